@@ -50,9 +50,10 @@ pub enum Error {
     /// No such device.
     #[error("there is no device {ordinal}: this driver has {count}, numbered from 0")]
     NoSuchDevice { ordinal: usize, count: usize },
-    /// The stream is recording a graph, in which this call would keep nothing alive.
+    /// A stream is recording a graph, in which this call would keep nothing alive, or which it would end; or an event is that of a capture.
     #[error(
-        "{call} is not possible while the stream is capturing a graph: the graph would outlive the memory"
+        "{call} is not possible while a stream is capturing a graph, or with an event of a capture: the graph would outlive the memory, or the \
+         capture would be lost"
     )]
     Capturing { call: &'static str },
     /// A per-thread default stream was used in another thread, where its handle means another stream.

@@ -8,6 +8,7 @@ use std::{fs, io};
 use anyhow::Result;
 
 use crate::chromium;
+use crate::gpu_test::TESTED;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
 use crate::wheel::{EDGES, matrix};
 use crate::workspace::Workspace;
@@ -33,10 +34,6 @@ const SHIM_INPUTS: &[&str] = &[
 
 /// The tool with all that the checks ask of it: one build rather than one each.
 const TOOL: &str = "--package xtask --features bindgen,header,replay";
-
-/// What the matrix tests, as it builds it: whoever asks for the same packages with the same features has them built already.
-const TESTED: &str = "--package cuda-mem-core --package cuda-mem-ipc --package cuda-mem-pool --package cuda-mem-report \
-    --package cuda-mem-sim --package cuda-mem-sys --package cuda-mem-top --package cuda-mem-torch --all-features";
 
 /// Runs all checks; whether none failed.
 pub(crate) fn run(root: &Path) -> Result<bool> {

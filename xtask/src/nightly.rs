@@ -45,7 +45,7 @@ const NOT_FOR_THREADS: &[&str] = &[
 /// The targets of `ci/fuzz/`.
 const FUZZED: &[&str] = &["trace", "snapshot", "settings", "frame", "connection", "hand_over", "ring"];
 
-/// Cases that a property test tries, where it tries 256 by itself.
+/// Cases that a property test tries, where it tries 24 to 256 by itself.
 const CASES: &str = "100000";
 const CASES_QUICK: &str = "2000";
 

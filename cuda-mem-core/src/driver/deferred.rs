@@ -122,8 +122,7 @@ impl Driver {
 
 impl Deferred {
     fn reclaim(&self, driver: Driver) -> usize {
-        // A push that this load misses is seen by the next one: nothing is lost but a moment. What another thread has released is
-        // wholly released.
+        // A push that this load misses is seen by the next one: nothing is lost but a moment. A release by another thread is whole.
         let waiting = self.count.load(Ordering::Acquire);
         // What is dropped with an owner is the program's.
         if waiting == 0 || are_late() {

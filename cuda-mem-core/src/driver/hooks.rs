@@ -30,8 +30,7 @@ pub(super) struct Failures {
 }
 
 impl Driver {
-    /// How many releases have failed so far: frees, unregistrations and destructions in `Drop`, which cannot return an
-    /// error.
+    /// How many releases have failed so far: frees, unregistrations and destructions in `Drop`, which returns no error.
     #[must_use]
     pub fn release_failures(self) -> u64 {
         self.state.failures.count.load(Ordering::Relaxed)
@@ -118,8 +117,7 @@ impl Drop for LateReports {
     fn drop(&mut self) {
         let held = HELD.try_with(Cell::get).unwrap_or(0);
         if held == 1 && !fork::forked() {
-            // As long as it tells the thread still has one: what the hook itself fails to release is told behind the others, and not
-            // from within.
+            // As long as it tells the thread still has one: what the hook itself fails to release is told behind the others.
             while let Some((driver, error)) =
                 UNTOLD.try_with(|untold| untold.borrow_mut().pop_front()).ok().flatten()
             {

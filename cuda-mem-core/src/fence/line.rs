@@ -13,7 +13,7 @@ use std::sync::{Arc, MutexGuard};
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::memory::{Issued, LAST, Memory, Own, Word, let_go};
+use super::memory::{Issued, LAST, Memory, Word, let_go};
 use super::{Fence, Kind};
 use crate::driver::{Context, Event, LateReports, fork, refuse_forked};
 use crate::error::{Error, Result};
@@ -145,6 +145,10 @@ impl FenceLine {
 
     /// Completes every fence of the line, those to come too, as never reached: streams that wait go on, and calls on the line get
     /// [`Error::Poisoned`], in every process that has the line.
+    ///
+    /// A writer that was given its fence before moves the word back. A stream that comes to its wait after that goes on with the next call
+    /// that asks about the line ([`FenceLine::is_poisoned`], [`Fence::is_complete`]), or when the line is dropped: ask before the host waits
+    /// for such a stream, and again as long as it does.
     pub fn poison(&self) {
         self.line.poison();
     }
@@ -288,9 +292,7 @@ impl Drop for Line {
         if let Memory::Own(own) = &mut self.memory {
             // So that it is dropped here, and not by a thread that is looking whether it is awaited.
             driver.service::<WhenIdle>().forget(own);
-            if Arc::get_mut(own).is_some_and(Own::needs_poison) {
-                let_go(own);
-            }
+            let_go(own);
         }
     }
 }

@@ -8,15 +8,15 @@
 #![allow(unsafe_code, reason = "reads and writes words atomically")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_sys::CUdeviceptr;
+use cuda_mem_sys::{CUdeviceptr, CUresult};
 
 use super::words::Page;
 use crate::driver::deferred::Release;
-use crate::driver::{Driver, Event, lock};
+use crate::driver::{Driver, Event, current_context, lock};
 use crate::error::Result;
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::stream::idle::{Awaited, WhenIdle};
@@ -100,16 +100,8 @@ impl Own {
         let first = self.words.as_ptr().cast::<u64>();
         // SAFETY: the buffer has two words, and `Word` counts to one.
         let word = unsafe { first.add(word as usize) };
-        // SAFETY: aligned, initialised, and alive as long as `self`; host and device only ever access it atomically, 64 bits at a
-        // time.
+        // SAFETY: aligned, initialised, and alive as long as `self`; host and device access all 64 bits of it atomically.
         unsafe { AtomicU64::from_ptr(word.cast_mut()) }
-    }
-
-    /// Whether somebody waits for what none of the writers comes to by itself, poisoned or not. Without the lock: a reservation that was
-    /// forgotten has it for ever.
-    pub(super) fn needs_poison(&mut self) -> bool {
-        let issued = self.state.issued.get_mut().unwrap_or_else(PoisonError::into_inner);
-        *self.state.awaited.get_mut() > issued.generation
     }
 }
 
@@ -223,11 +215,18 @@ pub(super) trait LineWords: Send + Sync + 'static {
     fn uses(&mut self) -> &mut Uses;
 }
 
-/// Poisons words that nobody else has any more until none of their uses runs: a writer that lives on may move a word back before a stream
-/// has come to its wait. What those streams are given later does not count, or one that is kept busy would keep the caller. A stream that
-/// captures nobody can wait for: what waits to be released goes on with it then.
+/// Poisons words that nobody else has any more until none of their uses runs. A writer that lives on may move a word back before a stream
+/// has come to its wait, also below a fence that was recorded: poison ends the waits by which the writers of a line follow each other. What
+/// those streams are given later does not count, or one that is kept busy would keep the caller. A stream that captures nobody can wait
+/// for: what waits to be released goes on with it then.
 pub(super) fn let_go<W: LineWords>(words: &mut Arc<W>) {
     let Some(own) = Arc::get_mut(words) else { return };
+    // In a host function, whose stream may be one of theirs: it goes on behind that function. The words' own release leaks them.
+    if let Err(error) = current_context(own.driver())
+        && error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED)
+    {
+        return;
+    }
     let mut pause = Duration::from_micros(10);
     loop {
         match own.uses().have_passed() {

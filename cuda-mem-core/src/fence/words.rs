@@ -196,19 +196,6 @@ impl Slots {
     pub(super) fn word(&self, slot: usize, word: Word) -> &AtomicU64 {
         self.mapping.word_inside(slot * SLOT + 8 * word as usize)
     }
-
-    /// Poisons those that a stream here still waits for, and tells whether there are any.
-    fn poison_awaited(&self) -> bool {
-        let mut any = false;
-        for (slot, state) in self.states.iter().enumerate() {
-            if state.is_awaited(self.word(slot, Word::Generation)) || state.poisoned.load(Ordering::SeqCst) {
-                state.poisoned.store(true, Ordering::SeqCst);
-                poison(self.word(slot, Word::Generation), self.word(slot, Word::Flag));
-                any = true;
-            }
-        }
-        any
-    }
 }
 
 impl LineWords for Slots {
@@ -216,8 +203,15 @@ impl LineWords for Slots {
         self.registered.context().driver()
     }
 
+    /// Of those lines that a stream here still waits for, and that are poisoned.
     fn poison(&self) {
-        self.poison_awaited();
+        for (slot, state) in self.states.iter().enumerate() {
+            let (generation, flag) = (self.word(slot, Word::Generation), self.word(slot, Word::Flag));
+            if state.is_awaited(generation) || state.poisoned.load(Ordering::SeqCst) {
+                state.poisoned.store(true, Ordering::SeqCst);
+                poison(generation, flag);
+            }
+        }
     }
 
     fn uses(&mut self) -> &mut Uses {
@@ -242,10 +236,9 @@ impl Drop for Page {
         }
         // So that they are dropped here, and not by a thread that is looking whether they are awaited.
         self.slots.driver().service::<WhenIdle>().forget(&self.slots);
-        // The release waits for the streams that were told of the words.
-        if self.slots.poison_awaited() {
-            let_go(&mut self.slots);
-        }
+        // The release waits for the streams that were told of the words. A word may be moved back before a stream has come to its wait.
+        self.slots.poison();
+        let_go(&mut self.slots);
     }
 }
 

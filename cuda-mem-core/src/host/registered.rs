@@ -34,8 +34,7 @@ bitflags! {
         const PORTABLE = CU_MEMHOSTREGISTER_PORTABLE;
         /// Mapped into the device's address space (`CU_MEMHOSTREGISTER_DEVICEMAP`).
         const MAPPED = CU_MEMHOSTREGISTER_DEVICEMAP;
-        /// The device may only read (`CU_MEMHOSTREGISTER_READ_ONLY`). Needed for pages that may not be written, and takes a
-        /// device that supports it.
+        /// The device may only read (`CU_MEMHOSTREGISTER_READ_ONLY`). Needed for pages that may not be written. Not all devices have it.
         const READ_ONLY = CU_MEMHOSTREGISTER_READ_ONLY;
     }
 }

@@ -76,6 +76,8 @@ pub(super) struct Block {
     pub(super) home: Stream,
     pub(super) uses: Uses,
     guards: Guards,
+    /// Whether its uses have all that its stream was given: they take it once, or each attempt to free it would wait for more.
+    has_home_uses: bool,
     /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
     is_freed_with_context: bool,
     /// Let go right after the driver has taken the free. Not before: the driver refuses to destroy an imported pool while a block of it is
@@ -86,8 +88,9 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
-        let (uses, guards, pool) = (Uses::new(), Guards::default(), Some(Arc::clone(pool)));
-        Self { address, home: home.clone(), uses, guards, is_freed_with_context: false, pool }
+        let (home, uses, guards, pool) =
+            (home.clone(), Uses::new(), Guards::default(), Some(Arc::clone(pool)));
+        Self { address, home, uses, guards, has_home_uses: false, is_freed_with_context: false, pool }
     }
 
     /// The error, unless the context that it tells the loss of has made the free.
@@ -250,10 +253,11 @@ impl Block {
 
     /// Waits until it is not used any more, frees it on a stream of its own, and waits for that.
     fn free_waited(&mut self, waits: bool) -> Result<Free> {
-        if !self.home.is_per_thread() {
+        if !self.home.is_per_thread() && !self.has_home_uses {
             // What its own stream was given, if there is a point behind that: the waits for its allocation are there. Those of a
             // thread's default stream came to its uses in that thread.
             self.uses.absorb(Uses::starting_on(&self.home)?);
+            self.has_home_uses = true;
         }
         self.uses.settle(waits)?;
         match Stream::new(self.home.context()) {

@@ -14,7 +14,7 @@ use cuda_mem_sys::{CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportDat
 
 use super::{MemoryPool, Part, owned};
 use crate::driver::{Driver, Handle, Relaxed, opaque};
-use crate::error::{Result, call};
+use crate::error::{Error, Result, call};
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -26,13 +26,13 @@ opaque! {
 }
 
 impl MemoryPool {
-    /// A descriptor of the pool for other processes. Each call makes a new one.
+    /// A descriptor of the pool for other processes, which is closed in programs that are started (close-on-exec). Each call makes a new one.
     ///
     /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable, or is imported.
+    /// [`Error::Driver`]: code 1 if the pool was not made shareable, or is imported; [`Error::Io`] without room for a descriptor.
     pub fn export(&self) -> Result<OwnedFd> {
         let _relaxed = Relaxed::enter(self.driver)?;
         let mut descriptor: std::ffi::c_int = -1;
@@ -44,7 +44,9 @@ impl MemoryPool {
             )
         }?;
         // SAFETY: a descriptor that the driver just opened for us and nobody else owns.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+        let exported = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        // The copy is closed in programs that are started, and the driver's is not (seen on hardware).
+        exported.try_clone().map_err(|error| Error::Io { call: "dup", source: error.into() })
     }
 
     /// The pool behind a descriptor of another process. Nothing can be allocated from it, and its attributes and its size are
@@ -55,7 +57,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 999 if the descriptor is no pool's.
+    /// [`Error::Driver`]: code 999 if the descriptor is no pool's.
     pub fn import(driver: Driver, descriptor: BorrowedFd<'_>) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut raw: CUmemoryPool = ptr::null_mut();
@@ -77,7 +79,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if none of an exported pool of this process starts there.
+    /// [`Error::Driver`]: code 1 if none of an exported pool of this process starts there.
     ///
     /// # Safety
     ///
@@ -99,8 +101,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if the bytes are no allocation's of this pool, 208 for host memory that is imported
-    /// already.
+    /// [`Error::Driver`]: code 1 if the bytes are no allocation's of this pool, 208 for host memory that was imported.
     ///
     /// # Safety
     ///

@@ -19,15 +19,15 @@ use cuda_mem_sys::{CUresult, CUstream_st};
 
 use super::{Inner, Kind, StreamId, is_capturing};
 use crate::driver::{Context, Driver, Event, Handle, LateReports, Relaxed, lock, try_lock};
-use crate::error::{Error, Result, call, query};
+use crate::error::{Error, Result, call, expect_lost, query};
 
 /// All streams of a driver that are known here, but for the default streams of threads, which no other thread can ask about, and guests.
 #[derive(Debug, Default)]
 pub(super) struct KnownStreams {
     /// By where their values are.
     streams: Mutex<HashMap<usize, Entry>>,
-    /// The guests that captured when they were last asked, and their contexts.
-    capturing: Mutex<HashMap<StreamId, Context>>,
+    /// The guests that captured when they were last asked, and their contexts, by where the values are that were asked.
+    capturing: Mutex<HashMap<usize, (StreamId, Context)>>,
 }
 
 #[derive(Debug)]
@@ -82,7 +82,8 @@ impl KnownStreams {
 
     pub(super) fn leave(&self, stream: &Inner) {
         if stream.kind == Kind::Guest {
-            return self.note_guest(stream, false);
+            lock(&self.capturing).remove(&place(stream));
+            return;
         }
         if matches!(stream.kind, Kind::PerThread(_)) {
             // Never entered. A thread that ends drops it without a lock.
@@ -98,24 +99,32 @@ impl KnownStreams {
     }
 
     /// What a guest has answered that was asked whether it captures.
-    pub(super) fn note_guest(&self, Inner { id, context, .. }: &Inner, captures: bool) {
+    pub(super) fn note_guest(&self, stream: &Inner, captures: bool) {
         let mut capturing = lock(&self.capturing);
-        let _ = if captures { capturing.insert(*id, context.clone()) } else { capturing.remove(id) };
+        if captures {
+            capturing.insert(place(stream), (stream.id, stream.context.clone()));
+        } else {
+            capturing.retain(|_, (id, _)| *id != stream.id);
+        }
     }
 
     /// Takes what guests of a context have answered for over.
     pub(super) fn forget_captures(&self, context: &Context) {
-        lock(&self.capturing).retain(|_, of| of != context);
+        lock(&self.capturing).retain(|_, (_, of)| of != context);
     }
 
     fn guests_capture(&self, context: &Context) -> bool {
-        lock(&self.capturing).values().any(|of| of == context)
+        lock(&self.capturing).values().any(|(_, of)| of == context)
     }
 
     /// Whether one of a context captures that was lent, or a guest did when it was last asked.
     pub(super) fn captures_in(&self, context: &Context) -> bool {
         let captures = |known: &Known| match try_lock(&known.here) {
-            Some(here) => here.is_some() && is_capturing(context.driver(), known.raw.raw()).unwrap_or(true),
+            Some(here) => {
+                let captures = || is_capturing(context.driver(), known.raw.raw());
+                // Nothing does in a lost context, of which every question tells.
+                here.is_some() && captures().unwrap_or_else(|error| expect_lost(error).is_err())
+            }
             // Somebody names it right now, and the driver may keep them waiting: it is asked another time.
             None => true,
         };

@@ -133,8 +133,7 @@ impl PhysicalMemory {
         self.bytes
     }
 
-    /// Releases the handle, and tells whether the driver did. The memory goes back when it is mapped nowhere any more, in no
-    /// process.
+    /// Releases the handle, and tells whether the driver did. The memory goes back when no process maps it any more.
     ///
     /// Wraps [`cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Waits for nothing.
     /// The memory comes back with the error.

@@ -33,12 +33,10 @@ pub(crate) fn backend() -> Backend {
     }
 }
 
-/// How often a process is killed at each step: `CUDA_MEM_DEATH_ROUNDS`.
+/// How often a process is killed at each step: `CUDA_MEM_DEATH_ROUNDS`, which nightly sets; once without it.
 pub(crate) fn death_rounds() -> usize {
     let set = std::env::var("CUDA_MEM_DEATH_ROUNDS").ok();
-    // Processes take far longer to start on hardware.
-    let usual = if backend() == Backend::Gpu { 2 } else { 3 };
-    set.map_or(usual, |rounds| rounds.parse().expect("CUDA_MEM_DEATH_ROUNDS is a number"))
+    set.map_or(1, |rounds| rounds.parse().expect("CUDA_MEM_DEATH_ROUNDS is a number"))
 }
 
 /// The driver under test. Without a GPU, the `gpu` backend fails: nothing passes by being skipped.
@@ -136,6 +134,12 @@ impl World {
     pub(crate) fn new_stream(&self) -> Stream {
         Stream::new(&self.context).expect("a stream")
     }
+}
+
+/// Whether all bytes have one value. It is one comparison of memory: tests are not optimised, and a loop over the bytes takes seconds
+/// for what some of them have.
+pub(crate) fn is_filled(bytes: &[u8], value: u8) -> bool {
+    bytes.first().is_none_or(|first| *first == value && bytes[1..] == bytes[..bytes.len() - 1])
 }
 
 /// Bytes that differ from their neighbours, and from those of other seeds.

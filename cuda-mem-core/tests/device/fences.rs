@@ -161,6 +161,28 @@ fn a_line_that_goes_away_lets_its_waiters_go_for_good() {
     assert!(waiting.is_idle().unwrap());
 }
 
+/// The poison lets the second writer go before the first one, which moves the word back below the recorded fence.
+#[test]
+fn a_line_of_several_writers_that_goes_away_lets_its_waiters_go_for_good() {
+    let world = World::new();
+    let (first, second, waiting) = (world.new_stream(), world.new_stream(), world.new_stream());
+    let (of_first, of_waiting) = (Gate::before(&first), Gate::before(&waiting));
+    let line = FenceLine::new(&world.context).unwrap();
+    line.record(&first).unwrap();
+    line.record(&second).unwrap().hold_up(&waiting).unwrap();
+    let (gone, dropped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(line);
+        gone.send(()).unwrap();
+    });
+    second.synchronize().unwrap();
+    of_first.open();
+    first.synchronize().unwrap();
+    of_waiting.open();
+    dropped.recv_timeout(Duration::from_secs(60)).expect("the line was let go");
+    assert!(waiting.is_idle().unwrap());
+}
+
 /// As above, with words that another process has too, and with a stream that captures when they go: nobody can wait for it then.
 #[test]
 fn words_that_go_during_a_capture_let_their_waiters_go_for_good() {
@@ -187,6 +209,30 @@ fn words_that_go_during_a_capture_let_their_waiters_go_for_good() {
         gone.send(()).unwrap();
     });
     released.recv_timeout(Duration::from_secs(60)).expect("nobody waits for the fence any more");
+    assert!(waiting.is_idle().unwrap());
+}
+
+/// The other process moves the word back when the fence was reached, and before the stream has come to its wait.
+#[test]
+fn words_that_go_let_their_waiters_go_though_a_reached_fence_is_taken_back() {
+    let world = World::new();
+    let (writer, waiting) = (world.new_stream(), world.new_stream());
+    let (of_writer, of_waiting) = (Gate::before(&writer), Gate::before(&waiting));
+    let theirs = SharedWords::create(&world.context, 64).unwrap();
+    let mine = SharedWords::open(&world.context, theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    theirs.line(7).unwrap().record(&writer).unwrap();
+    mine.line(7).unwrap().fence(1).unwrap().hold_up(&waiting).unwrap();
+    of_writer.open();
+    writer.synchronize().unwrap();
+    let (gone, dropped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(mine);
+        gone.send(()).unwrap();
+    });
+    std::thread::sleep(SOON);
+    theirs.mapping().write(7 * 64, &[0; 8]).unwrap();
+    of_waiting.open();
+    dropped.recv_timeout(Duration::from_secs(60)).expect("nobody waits for the fence any more");
     assert!(waiting.is_idle().unwrap());
 }
 

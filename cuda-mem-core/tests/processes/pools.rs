@@ -1,6 +1,6 @@
 //! Pools and their blocks.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use cuda_mem_core::raw_pool::{
@@ -84,6 +84,16 @@ fn exporter(cast: Cast, location: MemoryLocation) {
     importer.finish();
     // SAFETY: no work uses it, here or there.
     unsafe { raw_pool::free(address, &world.stream) }.unwrap();
+}
+
+/// It would have the memory, and keep it for as long as it runs.
+#[test]
+fn a_program_that_is_started_does_not_get_the_descriptor_of_a_pool() {
+    let world = World::new();
+    let descriptor = shareable(world.driver, MemoryLocation::Device(0)).unwrap().export().unwrap();
+    // SAFETY: an open descriptor; the command takes no argument.
+    let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFD) };
+    assert_eq!(flags, libc::FD_CLOEXEC);
 }
 
 #[test]

@@ -1,14 +1,20 @@
 //! Streams of somebody else, who destroys them without a word.
 
 use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
 
+use cuda_mem_core::host::PinnedFlags;
+use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolBlock, PoolProperties};
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Driver, Error, Stream, Uses};
+use cuda_mem_core::{Context, Driver, Error, PinnedBuffer, Stream, Uses};
 use cuda_mem_sim::{Record, Sim};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::disowned::{hold_up, waits_for};
+use crate::imported::lose;
+use crate::interrupted::until;
 
 /// A call that names a stream that is no more ends this process.
 fn machine() -> (Sim, Context) {
@@ -101,7 +107,9 @@ fn a_point_of_the_context_leaves_captures_alone() {
     let raw: *mut c_void = capturing.as_raw();
     let capture = Capture::begin(&capturing, RELAXED);
     assert!(matches!(uses.points(), Err(Error::Capturing { .. })));
-    assert!(matches!(context.point(), Err(Error::Capturing { .. })));
+    let refused = context.point().unwrap_err();
+    assert!(matches!(refused, Error::Capturing { .. }));
+    assert!(refused.to_string().contains("the capture would be lost"), "no memory is at stake: {refused}");
     assert!(capture.end().is_ok(), "the capture of {raw:p} goes on");
     assert_eq!(uses.points().unwrap().len(), 1);
     // A guest's own, which only its visitors can see.
@@ -111,6 +119,66 @@ fn a_point_of_the_context_leaves_captures_alone() {
     assert!(capture.end().is_ok());
     assert!(!visiting(&stream, || stream.is_capturing()).unwrap());
     assert!(context.point().is_ok());
+}
+
+/// What the context is given after the first look does not count.
+#[test]
+fn a_block_of_a_guest_that_was_put_off_is_freed_although_the_context_is_kept_busy() {
+    let (_sim, context) = machine();
+    let driver = context.driver();
+    let (allocation_type, location) = (AllocationType::Pinned, MemoryLocation::Device(0));
+    let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
+    let pool = Arc::new(MemoryPool::create(driver, &properties).unwrap());
+    let (theirs, busy) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let stream = guest(&context, &theirs);
+    let block = visiting(&stream, || PoolBlock::allocate(&pool, 64, &stream)).unwrap();
+    let gates = [(); 2].map(|()| Gate::new(&context));
+    gates[0].hold(&busy);
+    let capture = Capture::begin(&theirs, RELAXED);
+    drop(block);
+    drop(capture.end().unwrap());
+    assert_eq!(driver.reclaim(), 1, "the context is busy");
+    gates[1].hold(&busy);
+    gates[0].open();
+    until("the block is freed", || driver.reclaim() == 0);
+    gates[1].open();
+}
+
+/// Nobody can be asked there whether it captures, and nothing does any more.
+#[test]
+fn a_lost_context_is_no_capture() {
+    let (_sim, context) = machine();
+    let theirs = Stream::new(&context).unwrap();
+    let stream = guest(&context, &theirs);
+    let pinned = PinnedBuffer::<u8>::zeroed(&context, 64, PinnedFlags::default()).unwrap();
+    let uses = [(); 2].map(|()| Uses::new());
+    uses.iter().for_each(|uses| visiting(&stream, || uses.record_stream(&stream)).unwrap());
+    lose(&context, &theirs);
+    let lost = Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(context.point().unwrap_err().code(), lost);
+    let [one, other] = uses;
+    assert_eq!(one.wait().unwrap_err().code(), lost);
+    pinned.absorb_uses(other);
+    drop(pinned);
+    assert_eq!(context.driver().reclaim(), 0, "nothing waits for the end of a capture");
+}
+
+#[test]
+fn a_guest_that_goes_takes_along_no_capture_that_another_value_of_it_saw() {
+    let (sim, context) = machine();
+    let mut raw = ptr::null_mut();
+    // SAFETY: one handle to write; the context is current.
+    let made = context.with_current(|| unsafe { sim.table().cuStreamCreate().unwrap()(&mut raw, 1) });
+    assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
+    // SAFETY: it is never destroyed.
+    let [one, other] = [(); 2].map(|()| unsafe { Stream::guest(&context, raw.cast()) }.unwrap());
+    let capture = Capture::begin(&one, RELAXED);
+    assert!(visiting(&one, || one.is_capturing()).unwrap());
+    drop(other);
+    assert!(matches!(context.point(), Err(Error::Capturing { .. })));
+    assert!(capture.end().is_ok());
+    assert!(!visiting(&one, || one.is_capturing()).unwrap());
+    context.point().unwrap();
 }
 
 #[test]

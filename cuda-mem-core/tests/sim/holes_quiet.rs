@@ -97,10 +97,24 @@ fn d2_memory_that_cannot_be_waited_for_is_leaked_and_counted() {
     assert!(leaked >= 2, "{:?}", sim.leaks());
 }
 
-/// Drops memory that a stream was given, in the stream.
-unsafe extern "C" fn drop_there(buffer: *mut c_void) {
+/// Drops what a stream was given, in the stream.
+unsafe extern "C" fn drop_there<T>(value: *mut c_void) {
     // SAFETY: the test's box, which is passed once.
-    drop(unsafe { Box::from_raw(buffer.cast::<PinnedBuffer<u8>>()) });
+    drop(unsafe { Box::from_raw(value.cast::<T>()) });
+}
+
+fn drop_in_host_function<T: Send + 'static>(stream: Stream, value: T) {
+    let (done, ended) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let launch = stream.context().driver().table().cuLaunchHostFunc().unwrap();
+        let value = Box::into_raw(Box::new(value)).cast();
+        // SAFETY: a live stream, and a box that the function takes.
+        let launched = unsafe { launch(raw(&stream), Some(drop_there::<T>), value) };
+        assert_eq!(launched, CUresult::CUDA_SUCCESS);
+        stream.synchronize().unwrap();
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(20)).expect("the stream goes on");
 }
 
 /// The stream waits for its host function: no wait in there can end.
@@ -110,19 +124,28 @@ fn d2_memory_that_is_dropped_in_a_host_function_holds_up_nobody() {
     let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
     let context = driver.device(0).unwrap().primary_context().unwrap();
     let stream = Stream::new(&context).unwrap();
-    let buffer = Box::new(pinned(&context));
+    let buffer = pinned(&context);
     drop(buffer.on(&stream).unwrap());
-    let (done, ended) = std::sync::mpsc::channel();
-    thread::spawn(move || {
-        let launch = stream.context().driver().table().cuLaunchHostFunc().unwrap();
-        // SAFETY: a live stream, and a box that the function takes.
-        let launched = unsafe { launch(raw(&stream), Some(drop_there), Box::into_raw(buffer).cast()) };
-        assert_eq!(launched, CUresult::CUDA_SUCCESS);
-        stream.synchronize().unwrap();
-        done.send(()).unwrap();
-    });
-    ended.recv_timeout(Duration::from_secs(20)).expect("the stream goes on");
+    drop_in_host_function(stream, buffer);
     assert_eq!(driver.release_failures(), 1, "it is leaked, and counted");
+}
+
+/// A stream that somebody else may have capture is asked by an event, which a host function may record and ask.
+#[test]
+fn d2_a_line_that_is_dropped_in_a_host_function_holds_up_nobody() {
+    let sim = Sim::builder().build();
+    let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
+    let context = driver.device(0).unwrap().primary_context().unwrap();
+    let (stream, other) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    assert!(!stream.as_raw().is_null());
+    // From here on there is an event for it.
+    other.wait_stream(&stream).unwrap();
+    let line = FenceLine::new(&context).unwrap();
+    line.record(&stream).unwrap();
+    line.fence(5).unwrap().hold_up(&other).unwrap();
+    drop_in_host_function(stream, line);
+    assert_eq!(driver.release_failures(), 1, "it is leaked, and counted");
+    other.synchronize().unwrap();
 }
 
 /// A kernel that fails takes everything down that ran in its context, and no process.

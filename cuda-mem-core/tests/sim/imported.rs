@@ -53,7 +53,7 @@ fn import(home: &Stream) -> (ImportedBlock, Arc<()>) {
 }
 
 /// Of a context in which nothing can be called any more.
-fn lose(context: &Context, stream: &Stream) {
+pub(crate) fn lose(context: &Context, stream: &Stream) {
     let kernels = Kernels::load(context);
     // SAFETY: nothing is there, which a simulator survives.
     unsafe { kernels.fill_u32(stream, 64, 1, 1) };

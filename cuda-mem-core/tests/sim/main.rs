@@ -44,6 +44,7 @@ mod disowned;
 mod drivers;
 mod errors;
 mod extremes;
+mod faults;
 mod fences;
 mod fork;
 mod guests;
@@ -58,6 +59,7 @@ mod imported;
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod interrupted;
 mod nvml;
+mod ordering;
 mod panicking;
 mod reentry;
 mod registration;

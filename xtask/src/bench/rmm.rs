@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use sha2::{Digest, Sha256};
+
+use crate::gpu_test::list_name;
 
 /// The program's name; in a bundle it lies in `peers/rmm`, with the libraries beside it.
 pub(crate) const PROGRAM: &str = "rmm_device";
@@ -42,8 +43,7 @@ pub(crate) fn build(sources: &Path, target: &Path) -> Result<PathBuf> {
 /// The unpacked packages, which are fetched once for each list of them.
 fn packages(list: &Path, target: &Path) -> Result<PathBuf> {
     let wanted = fs::read(list).with_context(|| format!("cannot read {}", list.display()))?;
-    let digest = Sha256::digest(wanted).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let folder = target.join("rmm").join(&digest[..12]);
+    let folder = target.join("rmm").join(list_name(&wanted));
     if folder.is_dir() {
         return Ok(folder);
     }

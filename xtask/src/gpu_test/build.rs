@@ -20,6 +20,11 @@ pub(crate) const MANIFEST: &str = "bundle.json";
 /// without what helps a debugger, which is a fifth.
 pub(super) const ONCE: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")];
 
+/// What the matrix tests, as it builds it: whoever asks for the same packages with the same features has them built already.
+pub(crate) const TESTED: &str = "--package cuda-mem-core --package cuda-mem-ipc --package cuda-mem-pool \
+    --package cuda-mem-report --package cuda-mem-sim --package cuda-mem-sys --package cuda-mem-top \
+    --package cuda-mem-torch --all-features";
+
 /// Why tests could not be built, by package and features.
 pub(super) type Broken = BTreeMap<(String, FeatureSet), String>;
 
@@ -243,12 +248,16 @@ impl Builder<'_> {
             .context("cargo built no xtask")
     }
 
-    /// Builds one example or, with `kind` as `bench`, one benchmark.
+    /// Builds one example or, with `kind` as `bench`, one benchmark; unoptimised from the libraries of the tests.
     pub(crate) fn extra(&self, kind: &str, package: &str, name: &str) -> Result<PathBuf> {
         // A benchmark is built as `cargo bench` builds it; `cargo build` would leave out the harness.
-        let command: &[&str] = if kind == "bench" { &["bench", "--no-run"] } else { &["build"] };
-        let mut arguments = command.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>();
-        arguments.extend(["--package".to_owned(), package.to_owned(), format!("--{kind}"), name.to_owned()]);
+        let command = if kind == "bench" { "bench --no-run" } else { "build" };
+        let packages = match self.profile {
+            "dev" => TESTED.to_owned(),
+            _ => format!("--package {package}"),
+        };
+        let words = format!("{command} {packages} --{kind} {name}");
+        let arguments = words.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         self.cargo(&arguments)?
             .into_iter()
             .filter(|artifact| artifact.target.as_ref().is_some_and(|target| target.kind == [kind]))

@@ -20,16 +20,17 @@ mod tests;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-pub(crate) use build::{Builder, MANIFEST, Programs};
+pub(crate) use build::{Builder, MANIFEST, Programs, TESTED};
 pub(crate) use machine::Machine;
 pub(crate) use matrix::{Kind, Matrix};
 pub(crate) use plan::{Backend, matches, portable};
 pub(crate) use projects::OUTSIDE;
-pub(crate) use python::FOLDER as SCRIPTS;
+pub(crate) use python::{FOLDER as SCRIPTS, list_name};
 
 use crate::workspace::Workspace;
 use build::Broken;
@@ -117,21 +118,22 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     }
 
     let mut broken = Broken::new();
+    let runnable = plan.iter().filter(|planned| planned.decision == Decision::Run);
+    let rows = runnable.map(|planned| &planned.row).collect::<Vec<_>>();
     if let Some(workspace) = &workspace {
-        let runnable = plan.iter().filter(|planned| planned.decision == Decision::Run);
-        let runnable = runnable.map(|planned| &planned.row);
         let builder = Builder { workspace, profile: "dev" };
-        (programs.tests, broken) = builder.tests(runnable.clone());
+        (programs.tests, broken) = builder.tests(rows.iter().copied());
         // Most of it is built by now, and was beside the rest.
         programs.simulator = builder.simulator()?;
-        programs.tests.extend(builder.outside_projects(runnable.clone())?);
         // As a newcomer has them built.
-        programs.examples = if arguments.full { None } else { builder.examples(runnable) };
+        programs.examples = if arguments.full { None } else { builder.examples(rows.iter().copied()) };
     }
     let gpu = machine.gpu.as_ref().map_or("-", |gpu| &gpu.devices[0].name);
     let runner = Runner {
         workspace: workspace.as_ref(),
         programs: &programs,
+        outside: OnceLock::new(),
+        rows,
         reports: &reports,
         scripts: files.join(SCRIPTS),
         gpu: gpu.to_owned(),

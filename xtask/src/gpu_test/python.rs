@@ -4,13 +4,13 @@
 //! have no network, they are the ones that its Python has.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use sha2::{Digest, Sha256};
 
 use super::matrix::{Driver, Row};
 use super::run::Step;
@@ -88,9 +88,8 @@ fn as_system_driver(simulator: &Path, reports: &Path) -> Result<PathBuf> {
 fn environment(workspace: &Workspace, scripts: &Path) -> Result<PathBuf> {
     let list = scripts.join(REQUIREMENTS);
     let wanted = fs::read(&list).with_context(|| format!("cannot read {}", list.display()))?;
-    let digest = Sha256::digest(wanted).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let cache = workspace.target_directory.join("python");
-    let folder = cache.join(&digest[..12]);
+    let folder = cache.join(list_name(&wanted));
     let interpreter = |folder: &Path| folder.join("bin/python3");
     if folder.is_dir() {
         return Ok(interpreter(&folder));
@@ -108,6 +107,13 @@ fn environment(workspace: &Workspace, scripts: &Path) -> Result<PathBuf> {
     succeed(install, "pip could not install what ci/cuda-core/requirements.txt asks for")?;
     fs::rename(&partial, &folder).with_context(|| format!("cannot rename {}", partial.display()))?;
     Ok(interpreter(&folder))
+}
+
+/// What a folder is called that has the packages of a list, and no other list's.
+pub(crate) fn list_name(list: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    list.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 fn succeed(mut command: Command, failure: &str) -> Result<()> {

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 
-use super::build::{ONCE, Programs};
+use super::build::{Builder, ONCE, Programs};
 use super::libtest::{self, Case, Counts};
 use super::matrix::{Driver, Kind, Row};
 use super::{engines, projects, python, script};
@@ -59,6 +60,10 @@ pub(crate) struct Runner<'a> {
     /// None in a bundle.
     pub(crate) workspace: Option<&'a Workspace>,
     pub(crate) programs: &'a Programs,
+    /// Those of outside projects, which the first of their rows has built while the other lane goes on; none in a bundle.
+    pub(crate) outside: OnceLock<Result<Programs, String>>,
+    /// All rows that run.
+    pub(crate) rows: Vec<&'a Row>,
     pub(crate) reports: &'a Path,
     /// The scripts in Python.
     pub(crate) scripts: PathBuf,
@@ -217,8 +222,18 @@ impl Runner<'_> {
     }
 
     fn outside_project(&self, row: &Row) -> Result<Vec<Step>> {
-        let command = Command::new(self.programs.test(row, projects::OUTSIDE)?);
+        let command = Command::new(self.outside_programs()?.test(row, projects::OUTSIDE)?);
         Ok(vec![Step::program(projects::OUTSIDE, command)])
+    }
+
+    fn outside_programs(&self) -> Result<&Programs> {
+        let Some(workspace) = self.workspace else { return Ok(self.programs) };
+        let build = || {
+            let tests = Builder { workspace, profile: "dev" }.outside_projects(self.rows.iter().copied());
+            let programs = tests.map(|tests| Programs { tests, ..Programs::default() });
+            programs.map_err(|error| format!("{error:#}"))
+        };
+        self.outside.get_or_init(build).as_ref().map_err(|error| anyhow!("{error}"))
     }
 
     fn doctests(&self, row: &Row) -> Result<Vec<Step>> {

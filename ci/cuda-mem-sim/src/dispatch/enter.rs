@@ -76,7 +76,7 @@ impl Drop for HostFunction {
 const CONSTANT: [&str; 4] = ["cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress"];
 
 /// What a host function may call besides: what needs no context to be current. The last two wait there, for what waits for them.
-const HARMLESS: &str = "cuStreamQuery cuStreamGetId cuStreamIsCapturing cuEventQuery cuEventRecord cuStreamSynchronize cuEventSynchronize";
+const HARMLESS: &str = "cuThreadExchangeStreamCaptureMode cuStreamQuery cuStreamGetId cuStreamIsCapturing cuEventQuery cuEventRecord cuStreamSynchronize cuEventSynchronize";
 
 /// Runs a driver call: finds the simulator, applies what was asked to go wrong, models the call and logs it.
 ///

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_sys::CUresult;
 
 use super::op::{Outcome, Run};
-use super::queue::{Mark, Queue};
+use super::queue::Mark;
 use super::{Runtime, State};
 use crate::dispatch::HostFunction;
 use crate::driver::Driver;
@@ -44,7 +44,7 @@ impl Runtime {
             return;
         }
         if state.workers.idle > 0 {
-            self.work.notify_all();
+            self.work.notify_one();
         } else if state.workers.all < self.max_workers && !state.workers.stopping {
             let Some(driver) = self.driver.upgrade() else { return };
             let spawned = thread::Builder::new()
@@ -92,28 +92,32 @@ impl Runtime {
         let begun = *task.begun.get_or_insert_with(Instant::now);
         let is_host_function = matches!(run, Run::Host(_));
         state.workers.in_host_functions += usize::from(is_host_function);
-        // What runs now may block: others must go on meanwhile.
-        self.wake_workers(&mut state);
+        // What runs now may block, unless it is a question: others must go on meanwhile.
+        if !matches!(run, Run::Poll(_)) {
+            self.wake_workers(&mut state);
+        }
         drop(state);
         let outcome = self.perform(driver, &run, begun);
         let mut state = self.lock();
         state.workers.in_host_functions -= usize::from(is_host_function);
         if let Some(queue) = state.queues.get_mut(&stream) {
             queue.is_running = false;
-            if outcome == Ok(false) {
-                queue.ask_again(begun);
-            } else {
-                queue.tasks.pop_front();
-                queue.done += 1;
+            if outcome == Ok(false)
+                && let Some(task) = queue.tasks.front_mut()
+            {
+                // It is asked again after a pause that grows with its age.
+                let pause = (begun.elapsed() / 8).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+                task.not_before = Some(Instant::now() + pause);
+                return state;
             }
+            queue.tasks.pop_front();
+            queue.done += 1;
         }
         if let Err(code) = outcome {
             state.lose_device_of(stream, code);
         }
-        if outcome != Ok(false) {
-            state.drop_empty_queue(stream);
-            state.settle();
-        }
+        state.drop_empty_queue(stream);
+        state.settle();
         self.wake_workers(&mut state);
         state
     }
@@ -164,16 +168,6 @@ impl Runtime {
     }
 }
 
-impl Queue {
-    /// Has the first task asked again after a pause that grows with its age.
-    fn ask_again(&mut self, begun: Instant) {
-        if let Some(task) = self.tasks.front_mut() {
-            let pause = (begun.elapsed() / 8).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-            task.not_before = Some(Instant::now() + pause);
-        }
-    }
-}
-
 impl State {
     /// The task to run now: of the streams that could go on, the one with the highest priority, then the oldest.
     fn pick(&self, now: Instant) -> Pick {
@@ -209,5 +203,32 @@ impl State {
                     .front()
                     .is_some_and(|task| matches!(task.run, Run::Once(_)) && self.may_run(task))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::stream::Kind;
+    use super::*;
+    use crate::sim::Sim;
+    use crate::site::Site;
+
+    /// The one that asks goes on asking: nobody else is woken, or made, for each question.
+    #[test]
+    fn a_stream_that_waits_has_one_worker() {
+        let driver = Sim::builder().into_driver(1);
+        let runtime = &driver.runtime;
+        let context = runtime.retain_primary(0, Site::for_test(1)).unwrap();
+        let context = runtime.context(context).unwrap();
+        let mut state = runtime.lock();
+        let stream = state.make_stream(context, Kind::Created, true, 0, None);
+        state.push(&stream, Run::Poll(Arc::new(|_: &Driver, _| Ok(false))), &[], None);
+        runtime.wake_workers(&mut state);
+        drop(state);
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(runtime.lock().workers.all, 1);
+        runtime.stop();
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use crate::gpu_test::TESTED;
 use crate::gpu_test::matrix::{DefaultStream, Driver, Kind, Matrix, Row};
 use crate::workspace::{Package, Workspace};
 
@@ -123,6 +124,17 @@ fn the_matrix_forgets_nothing() {
         }
     }
     assert!(missing.is_empty(), "ci/gpu-matrix.toml lacks rows:\n{}", missing.join("\n"));
+}
+
+/// What is built with these words has the libraries of the tests.
+#[test]
+fn the_words_for_what_is_tested_name_the_packages_of_the_rows() {
+    let (_, rows) = workspace();
+    let tests = rows.iter().filter(|row| row.kind == Kind::Tests && !row.full);
+    let packages = tests.map(|row| (row.package.as_str(), row.features.arguments())).collect::<BTreeSet<_>>();
+    let words = packages.iter().flat_map(|(package, _)| ["--package", *package]).chain(["--all-features"]);
+    assert!(TESTED.split_whitespace().eq(words));
+    assert!(packages.iter().all(|(_, features)| *features == ["--all-features"]));
 }
 
 #[test]

@@ -1,18 +1,15 @@
 //! The simulator as a tool: several at a time, faults, the log, missing functions, leaks, forks, the shared library.
 
-#![allow(clippy::expect_used, reason = "a test that panics has failed")]
-
-mod common;
-
 use std::path::PathBuf;
 use std::process::Command;
 use std::ptr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{Machine, code, ok};
 use cuda_mem_sim::Sim;
 use cuda_mem_sys::*;
+
+use crate::common::{Machine, code, ok};
 
 #[test]
 fn nothing_works_before_cu_init() {
@@ -243,7 +240,7 @@ fn the_shared_library_is_a_driver() {
     let test = std::env::current_exe().unwrap();
     let run = |configuration: String| {
         Command::new(&test)
-            .args(["--exact", "inside_a_process_of_its_own", "--ignored", "--nocapture"])
+            .args(["--exact", "simulator::inside_a_process_of_its_own", "--ignored", "--nocapture"])
             .env("CUDA_MEM_DRIVER", &path)
             .env("CUDA_MEM_SIM", configuration)
             .output()

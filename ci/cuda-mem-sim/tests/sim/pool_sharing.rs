@@ -1,9 +1,5 @@
 //! Pools of one process in another, and the rules of pools that can be shared.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
-
-mod gpu;
-
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,7 +11,8 @@ use cuda_mem_sys::{
     CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType,
     CUmemPool_attribute as Attribute, CUmemPoolProps_v1, CUmemPoolPtrExportData_v1, CUmemoryPool, CUresult,
 };
-use gpu::{Gpu, INVALID_VALUE, OK, cu};
+
+use crate::gpu::{Gpu, INVALID_VALUE, OK, cu};
 
 const FD: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 const DEVICE: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -124,7 +121,8 @@ fn what_one_process_writes_the_other_reads() {
         let bytes: String = data.reserved.iter().map(|byte| format!("{byte:02x}")).collect();
         let parcel = format!("/proc/{}/fd/{} {bytes}", std::process::id(), file.as_raw_fd());
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let output = command.args(["--exact", "importer"]).env(PARCEL, parcel).output().unwrap();
+        let output =
+            command.args(["--exact", "pool_sharing::importer"]).env(PARCEL, parcel).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         let mut bytes = [0_u8; 5];
         assert_eq!(gpu.d2h(&mut bytes, at), OK);

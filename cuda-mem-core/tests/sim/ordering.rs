@@ -1,7 +1,4 @@
 //! Random programs: whatever is done in whatever order on however many streams, no use is unordered and no byte is wrong.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

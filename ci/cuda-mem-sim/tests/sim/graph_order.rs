@@ -1,12 +1,11 @@
 //! The order within graphs: what comes after what can be asked for, and what nothing orders is found.
 
-mod common;
-
 use std::ptr;
 
-use common::{Machine, code, ok};
 use cuda_mem_sim::MisuseKind;
 use cuda_mem_sys::*;
+
+use crate::common::{Machine, code, ok};
 
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 const PAGE: usize = 2 << 20;

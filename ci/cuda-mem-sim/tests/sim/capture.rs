@@ -1,13 +1,12 @@
 //! Capture: what becomes a graph, what a capture forbids, and what ends it.
 
-mod common;
-
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{Machine, code, ok};
 use cuda_mem_sys::*;
+
+use crate::common::{Machine, code, ok};
 
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 const THREAD_LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;

@@ -1,9 +1,5 @@
 //! Nodes of host memory, and what drivers of each version know of them and of host pools.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
-
-mod gpu;
-
 use std::ptr;
 
 use cuda_mem_sim::{Builder, Sim};
@@ -11,7 +7,8 @@ use cuda_mem_sys::{
     CUdevice_attribute as Attribute, CUmem_advise, CUmemAllocationType, CUmemLocation, CUmemLocationType,
     CUmemPoolProps_v1, CUpointer_attribute, CUresult,
 };
-use gpu::{Gpu, INVALID_VALUE, OK, cu};
+
+use crate::gpu::{Gpu, INVALID_VALUE, OK, cu};
 
 const NODE_OF_DEVICE: Attribute = Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID;
 const NODE_MAPPINGS: Attribute = Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;

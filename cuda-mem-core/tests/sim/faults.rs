@@ -2,21 +2,18 @@
 //!
 //! Whatever fails, nothing may panic, abort or hang; what comes back is a result or a typed error; the current context and the
 //! capture mode are as they were; and when everything was dropped, nothing is left and no memory was misused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
-#![allow(clippy::print_stdout, reason = "the count of injected faults is what the test was asked to show")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::time::Duration;
 
-use common::capture::{THREAD_LOCAL, exchange_mode, thread_mode};
-use common::scenarios::{self, Scenario};
 use cuda_mem_core::sys::{CUresult, Table};
 use cuda_mem_core::{Driver, Error, Result};
 use cuda_mem_sim::{Sim, Struck};
+
+use crate::common::capture::{THREAD_LOCAL, exchange_mode, thread_mode};
+use crate::common::scenarios::{self, Scenario};
 
 /// What calls fail with: a lack of memory, which the call has by itself, and an unknown error, which may be anybody's.
 const CODES: [CUresult; 2] = [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_UNKNOWN];

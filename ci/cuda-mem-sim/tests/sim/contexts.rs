@@ -1,11 +1,10 @@
 //! The life of contexts and what dies with them, and faults that a context does not survive.
 
-mod common;
-
 use std::ptr;
 
-use common::{Machine, code, ok};
 use cuda_mem_sys::*;
+
+use crate::common::{Machine, code, ok};
 
 #[test]
 fn a_primary_context_lives_until_its_last_release_and_can_live_again() {

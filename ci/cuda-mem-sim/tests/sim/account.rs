@@ -1,9 +1,5 @@
 //! Memory of several processes in one account: the test starts itself again as the other one.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
-
-mod gpu;
-
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -17,7 +13,8 @@ use cuda_mem_sys::{
     CUipcMemHandle_v1, CUmemAllocationHandleType, CUmemAllocationProp_v1, CUmemAllocationType, CUmemLocation,
     CUmemLocationType, CUresult, Table,
 };
-use gpu::{Gpu, OK, OUT_OF_MEMORY, cu};
+
+use crate::gpu::{Gpu, OK, OUT_OF_MEMORY, cu};
 
 const MIB: usize = 1 << 20;
 const ALL: usize = 64 * MIB;
@@ -121,7 +118,7 @@ struct Other {
 impl Other {
     fn of(gpu: &Gpu) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "other", "--nocapture"]).env(MARK, "1");
+        command.args(["--exact", "account::other", "--nocapture"]).env(MARK, "1");
         command.env("CUDA_MEM_SIM", format!("memory=64MiB,account={}", gpu.sim.account().display()));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (tell, said) =

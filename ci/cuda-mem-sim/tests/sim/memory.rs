@@ -1,9 +1,5 @@
 //! Device memory, host memory and copies on the simulated driver.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
-
-mod gpu;
-
 use std::ffi::c_void;
 use std::ptr;
 
@@ -11,7 +7,8 @@ use cuda_mem_sim::{MisuseKind, Sim};
 use cuda_mem_sys::{
     CU_MEMHOSTREGISTER_READ_ONLY, CUDA_MEMCPY2D_v2 as Copy2d, CUmemorytype, CUpointer_attribute, CUresult,
 };
-use gpu::{Gpu, INVALID_VALUE, OK, OUT_OF_MEMORY, cu, pattern};
+
+use crate::gpu::{Gpu, INVALID_VALUE, Mapping, OK, OUT_OF_MEMORY, cu, pattern};
 
 #[test]
 fn bytes_come_back_from_the_device() {
@@ -76,7 +73,7 @@ fn a_pageable_source_may_change_when_the_call_returns() {
 fn registered_memory_is_checked_page_by_page() {
     let gpu = Gpu::new();
     let page = 4096;
-    let map = gpu::Mapping::anonymous(4 * page);
+    let map = Mapping::anonymous(4 * page);
     assert_eq!(gpu.register(map.at(0), 2 * page, 0), OK);
     assert_eq!(gpu.register(map.at(page), 2 * page, 0), CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     assert_eq!(gpu.unregister(map.at(page)), INVALID_VALUE);
@@ -98,7 +95,7 @@ fn registered_memory_is_checked_page_by_page() {
 #[test]
 fn a_file_that_shrinks_is_an_error_and_no_signal() {
     let gpu = Gpu::new();
-    let (file, map) = gpu::Mapping::file(1 << 20, libc::PROT_READ);
+    let (file, map) = Mapping::file(1 << 20, libc::PROT_READ);
     assert_eq!(gpu.register(map.at(0), 1 << 20, 0), INVALID_VALUE, "a read-only mapping");
     assert_eq!(gpu.register(map.at(0), 1 << 20, CU_MEMHOSTREGISTER_READ_ONLY), OK);
     file.set_len(4096).unwrap();
@@ -120,7 +117,7 @@ fn a_file_that_shrinks_is_an_error_and_no_signal() {
 #[test]
 fn a_shared_mapping_of_a_file_on_disk_cannot_be_pinned_for_writing() {
     let gpu = Gpu::new();
-    let (_file, map) = gpu::Mapping::file(1 << 20, libc::PROT_READ | libc::PROT_WRITE);
+    let (_file, map) = Mapping::file(1 << 20, libc::PROT_READ | libc::PROT_WRITE);
     assert_eq!(gpu.register(map.at(0), 1 << 20, 0), INVALID_VALUE);
     assert_eq!(gpu.register(map.at(0), 1 << 20, CU_MEMHOSTREGISTER_READ_ONLY), OK);
     assert_eq!(gpu.unregister(map.at(0)), OK);

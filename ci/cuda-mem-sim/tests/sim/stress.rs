@@ -1,15 +1,12 @@
 //! Several threads at once, each with a stream and memory of its own: every byte must be where it was put.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
-
-mod gpu;
-
 use std::ffi::c_void;
 use std::ptr;
 use std::thread;
 
 use cuda_mem_sys::{CUcontext, CUstream};
-use gpu::{Gpu, OK, cu};
+
+use crate::gpu::{Gpu, OK, cu};
 
 /// A generator of numbers that look random and are the same in every run.
 struct Numbers(u64);

@@ -1,9 +1,5 @@
 //! Memory pools on the simulated driver.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
-
-mod gpu;
-
 use std::ptr;
 
 use cuda_mem_sim::{MisuseKind, Sim};
@@ -11,7 +7,8 @@ use cuda_mem_sys::{
     CUmemAccess_flags, CUmemAccessDesc_v1, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation,
     CUmemLocationType, CUmemPool_attribute as Attribute, CUmemPoolProps_v1, CUmemoryPool, CUresult, CUstream,
 };
-use gpu::{Gpu, INVALID_VALUE, OK, OUT_OF_MEMORY, cu};
+
+use crate::gpu::{Gpu, INVALID_VALUE, OK, OUT_OF_MEMORY, cu};
 
 const SEGMENT: u64 = 32 << 20;
 

@@ -1,17 +1,16 @@
 //! The order of streams: what waits for what, and what does not.
 
-mod common;
-
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{Machine, NOT_READY, code, ok};
 use cuda_mem_sys::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdriverProcAddress_flags, CUresult, CUstream,
     PFN_cuGetProcAddress_v12000, PFN_cuStreamGetId_v12000,
 };
+
+use crate::common::{Gate, Machine, NOT_READY, code, ok};
 
 #[test]
 fn work_of_a_stream_is_done_in_order_and_the_host_goes_on() {
@@ -238,7 +237,7 @@ fn a_waiting_stream_keeps_no_worker() {
     while code!(machine.table, cuStreamQuery(stream)) == NOT_READY {
         std::thread::yield_now();
     }
-    gates.iter().for_each(common::Gate::open);
+    gates.iter().for_each(Gate::open);
     ok!(machine.table, cuCtxSynchronize());
 }
 

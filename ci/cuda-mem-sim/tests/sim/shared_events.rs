@@ -1,15 +1,12 @@
 //! Events of another process: the test starts itself again as the importer.
 
-#![allow(clippy::expect_used, reason = "a test that panics has failed")]
-
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::ptr;
 
-use common::{Machine, NOT_READY, code, ok};
 use cuda_mem_sys::CUipcEventHandle_v1;
+
+use crate::common::{Machine, NOT_READY, code, ok};
 
 /// Says to the importer which handle to open; it is not set in the test itself.
 const HANDLE: &str = "CUDA_MEM_SIM_TEST_EVENT";
@@ -66,7 +63,7 @@ fn an_event_orders_the_work_of_two_processes() {
     ok!(machine.table, cuEventRecord(event, stream));
 
     let mut importer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "importer", "--nocapture"])
+        .args(["--exact", "shared_events::importer", "--nocapture"])
         .env(HANDLE, to_text(&handle))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,14 +1,11 @@
 //! Device memory of another process: the test starts itself again as the importer.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
-
-mod gpu;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 use cuda_mem_sys::{CUipcMemHandle_v1, CUresult};
-use gpu::{Gpu, INVALID_VALUE, OK, cu};
+
+use crate::gpu::{Gpu, INVALID_VALUE, OK, cu};
 
 const LAZY: u32 = 1;
 
@@ -69,7 +66,7 @@ fn importer() {
 
 fn start_importer(handle: &CUipcMemHandle_v1) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "importer", "--nocapture"]).env(HANDLE, to_text(handle));
+    command.args(["--exact", "ipc::importer", "--nocapture"]).env(HANDLE, to_text(handle));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 

@@ -1,14 +1,13 @@
 //! What a free that waits for work holds up in other threads, as measured (docs/measurements.md).
 
-mod common;
-
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Gate, Machine, NOT_READY, code, ok};
 use cuda_mem_sys::{CUdeviceptr, CUevent, CUpointer_attribute, CUstream, Table};
+
+use crate::common::{Gate, Machine, NOT_READY, code, ok};
 
 /// A call that has not returned when so many intervals have passed waits.
 const STUCK: (u32, Duration) = (5, Duration::from_millis(10));

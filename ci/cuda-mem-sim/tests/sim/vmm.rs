@@ -1,9 +1,5 @@
 //! Virtual memory management on the simulated driver.
 
-#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
-
-mod gpu;
-
 use std::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
@@ -13,7 +9,8 @@ use cuda_mem_sys::{
     CUmemAccess_flags, CUmemAccessDesc_v1, CUmemAllocationHandleType, CUmemAllocationProp_v1,
     CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult,
 };
-use gpu::{Gpu, INVALID_VALUE, OK, cu};
+
+use crate::gpu::{Gpu, INVALID_VALUE, OK, OUT_OF_MEMORY, cu, pattern};
 
 const PAGE: usize = 2 << 20;
 const FD: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -88,7 +85,7 @@ fn a_copy_may_span_mappings_but_not_a_hole() {
     assert_eq!(cu!(gpu, cuMemMap(base + PAGE as u64, PAGE, 0, handles[0], 0)), OK);
     assert_eq!(cu!(gpu, cuMemMap(base, PAGE, 0, handles[1], 0)), OK);
     allow_device(&gpu, base, 2 * PAGE);
-    let bytes = gpu::pattern(PAGE);
+    let bytes = pattern(PAGE);
     assert_eq!(gpu.h2d(base + PAGE as u64 / 2, &bytes), OK);
     let mut back = vec![0; PAGE];
     assert_eq!(gpu.d2h(&mut back, base + PAGE as u64 / 2), OK);
@@ -200,14 +197,14 @@ fn there_are_at_most_as_many_mappings_as_on_hardware() {
     for index in 0..MAPPINGS {
         assert_eq!(map(index), OK, "{index}");
     }
-    assert_eq!(map(MAPPINGS), gpu::OUT_OF_MEMORY);
+    assert_eq!(map(MAPPINGS), OUT_OF_MEMORY);
     allow_device(&gpu, place(1000), 300_000 * PAGE);
     assert_eq!(cu!(gpu, cuMemsetD8(place(1000), 1, 300_000 * PAGE)), OK);
     // A memset of device memory may return before it is done.
     assert_eq!(cu!(gpu, cuCtxSynchronize()), OK);
     assert_eq!(cu!(gpu, cuMemUnmap(place(7), PAGE)), OK);
     assert_eq!(map(MAPPINGS), OK);
-    assert_eq!(map(7), gpu::OUT_OF_MEMORY);
+    assert_eq!(map(7), OUT_OF_MEMORY);
     assert_eq!(cu!(gpu, cuMemUnmap(at, 2 * MAPPINGS * PAGE)), OK);
     for handle in handles {
         assert_eq!(cu!(gpu, cuMemRelease(handle)), OK);
@@ -223,7 +220,7 @@ fn mappings_with_data_run_out_before_the_process_can_map_no_more() {
     // Every other page, so that none lies beside another.
     let map = |index: u64| cu!(gpu, cuMemMap(at + 2 * index * PAGE as u64, PAGE, 0, handle, 0));
     let refused = (0..).map(map).find(|&result| result != OK);
-    assert_eq!(refused, Some(gpu::OUT_OF_MEMORY));
+    assert_eq!(refused, Some(OUT_OF_MEMORY));
     assert_eq!(vec![1_u8; 256 << 20].last(), Some(&1), "the program still gets memory");
     assert_eq!(cu!(gpu, cuMemUnmap(at, 1 << 40)), OK);
     assert_eq!(cu!(gpu, cuMemAddressFree(at, 1 << 40)), OK);
