@@ -74,7 +74,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidFraction`], [`Error::InvalidOverPeak`]; [`Error::Core`] of the driver.
+    /// [`Error::InvalidFraction`], [`Error::InvalidOverPeak`], [`Error::Options`]; [`Error::Core`] of the driver.
     pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
         Self::with(context, options, CallWatch::default())
     }

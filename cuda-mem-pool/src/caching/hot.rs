@@ -140,7 +140,7 @@ impl DeviceCache {
         if let Some(elsewhere) = stream.filter(|stream| !slot.owner.is(stream.id().as_raw())) {
             self.pending.record_stream(address, elsewhere, None)?;
         }
-        if !self.pending.is_empty()
+        if self.pending.has_uses()
             && let Some(used) = self.pending.take_uses(address)
         {
             return self.free_behind(slot, address, number_of(found), used.uses);
@@ -202,9 +202,7 @@ impl DeviceCache {
         body: impl FnOnce(&mut StreamHeap, &Counting) -> R,
     ) -> R {
         slot.heap.with(|heap, counting| {
-            if !slot.remote.is_empty() {
-                self.drain(slot, heap, counting);
-            }
+            self.drain(slot, heap, counting);
             body(heap, counting)
         })
     }

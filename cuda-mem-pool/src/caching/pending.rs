@@ -15,8 +15,8 @@ use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, lock, lock_over_
 /// Uses by streams other than a block's own: those of blocks in use, and of freed ones that wait until they are over.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// How many blocks there are of both kinds, so that the usual free costs one load.
-    blocks: AtomicUsize,
+    /// How many blocks in use have such uses, so that the usual free costs one load.
+    used_blocks: AtomicUsize,
     used: Mutex<HashMap<u64, Used>>,
     freed: Mutex<Vec<Waiting>>,
 }
@@ -59,8 +59,8 @@ pub(super) struct Waiting {
 
 impl Pending {
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.blocks.load(Ordering::Relaxed) == 0
+    pub(super) fn has_uses(&self) -> bool {
+        self.used_blocks.load(Ordering::Relaxed) > 0
     }
 
     /// Enters a stream as a user of a block, as part of a capture if that is known.
@@ -81,7 +81,7 @@ impl Pending {
                 let uses = Uses::new();
                 uses.record_stream(stream)?;
                 place.insert(Used { uses, capture });
-                self.blocks.fetch_add(1, Ordering::Release);
+                self.used_blocks.fetch_add(1, Ordering::Release);
             }
         }
         Ok(())
@@ -91,7 +91,7 @@ impl Pending {
     #[cold]
     pub(super) fn take_uses(&self, address: u64) -> Option<Used> {
         let used = lock(&self.used).remove(&address)?;
-        self.blocks.fetch_sub(1, Ordering::Release);
+        self.used_blocks.fetch_sub(1, Ordering::Release);
         Some(used)
     }
 
@@ -155,10 +155,8 @@ impl Pending {
     /// With what is done before anybody else has the blocks.
     fn take_and(&self, is_wanted: impl FnMut(&mut Waiting) -> bool, done: impl FnOnce()) -> Vec<Waiting> {
         let mut freed = lock_over_calls(&self.freed);
-        let taken: Vec<_> = freed.extract_if(.., is_wanted).collect();
+        let taken = freed.extract_if(.., is_wanted).collect();
         done();
-        drop(freed);
-        self.blocks.fetch_sub(taken.len(), Ordering::Release);
         taken
     }
 
@@ -177,7 +175,6 @@ impl Pending {
 
     /// Enters a freed block.
     pub(super) fn put_back(&self, waiting: Waiting) {
-        self.blocks.fetch_add(1, Ordering::Release);
         lock(&self.freed).push(waiting);
     }
 }
@@ -273,6 +270,16 @@ const fn bit(size: usize) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_freed_block_that_waits_costs_other_frees_nothing() {
+        let (pending, observer) = (Pending::default(), CallWatch::default());
+        let number = BlockNumber(0);
+        let block = Freed { address: 512, heap: 0, number, size: 512, pool: MempoolId::NONE };
+        pending.push(block, Uses::new(), None, &observer);
+        assert!(!pending.has_uses());
+        assert_eq!(pending.poll(&observer, |_| true).len(), 1);
+    }
 
     #[test]
     fn what_was_added_is_there_until_the_sizes_are_set() {

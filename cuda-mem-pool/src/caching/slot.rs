@@ -77,8 +77,7 @@ impl StreamSlot {
         lock(&self.name).0
     }
 
-    /// Serves another stream, if the last one has ended and all its work is done; the number of that. One that ends only now is put among
-    /// `ended`.
+    /// Serves another stream, if the last one has ended and all its work is done; the number of that. One that ends only now goes to `ended`.
     pub(super) fn take_over(&self, stream: &Stream, ended: &mut Vec<Stream>) -> Option<StreamId> {
         ended.extend(self.owner.look_for_end());
         if !self.owner.take_over(stream.id().as_raw(), stream) {

@@ -72,7 +72,7 @@ impl DeviceMemoryResource {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPool`], and the driver's.
+    /// [`Error::NoSuchPool`]; `ForeignPool` in [`Error::Core`] if another library's pool is current; and the driver's.
     pub fn new<'o>(
         context: &Context,
         options: impl Into<Option<&'o DeviceMemoryResourceOptions>>,

@@ -3,7 +3,8 @@
 //! # Safety
 //!
 //! Says that the host reaches the memory: relies on memory of host pools lying where the driver says in the host's address space.
-//! A pool that was imported as one may be any, and gives no memory here.
+//! Memory of the driver has come from no allocation that the compiler knows: whatever is there counts as initialised. A pool that was
+//! imported as one may be any, and gives no memory here.
 
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
@@ -99,7 +100,7 @@ impl PinnedMemoryResource {
     /// # Errors
     ///
     /// [`Error::NeedsDriver`] before CUDA 13.0 without options or without a node, [`Error::NegativeNumaId`],
-    /// [`Error::NoSuchNumaNode`], [`Error::NoNumaNode`], [`Error::NoSuchPool`], and the driver's.
+    /// [`Error::NoSuchNumaNode`], [`Error::NoNumaNode`], [`Error::NoSuchPool`], [`Error::Core`] (also `ForeignPool`: another library's).
     pub fn new<'o>(
         context: &Context,
         options: impl Into<Option<&'o PinnedMemoryResourceOptions>>,

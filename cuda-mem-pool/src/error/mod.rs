@@ -67,8 +67,8 @@ pub enum Error {
     NoCurrentContext { what: &'static str },
     /// The stream captures a graph.
     #[error(
-        "the stream is capturing a graph, in which memory of a pool would end with the graph: allocate before the capture, \
-         or add an allocation node to the graph (cuGraphAddMemAllocNode)"
+        "the stream is capturing a graph, and this memory would end with the graph or before it: allocate before the capture, from a \
+         private pool if the resource has them, or by a node of the graph (cuGraphAddMemAllocNode)"
     )]
     Capturing,
     /// There is no more memory, or the resource's own limit is reached.
@@ -109,7 +109,7 @@ pub enum Error {
     #[error("the memory fraction is {fraction}; it must be from 0 to 1")]
     InvalidFraction { fraction: f64 },
     /// A factor of the peak that may be held is below 1.
-    #[error("over_peak is {over_peak}; it must be a number from 1.0 on")]
+    #[error("over_peak is {over_peak}; it must be a finite number from 1.0 on")]
     InvalidOverPeak { over_peak: f64 },
     /// An alignment that the resource does not give.
     #[error("an alignment of {asked} bytes was asked for; this resource aligns to {most} at the most")]
@@ -173,9 +173,11 @@ impl Error {
     /// Whether there was not enough memory, of the driver or of a limit: a smaller request, or a retry after a free, may succeed.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
-        let by_driver = |error: &DriverError| error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-        matches!(self, Self::OutOfMemory { .. } | Self::DeviceOutOfMemory(_))
-            || self.driver_error().is_some_and(by_driver)
+        match self {
+            Self::OutOfMemory { .. } | Self::DeviceOutOfMemory(_) => true,
+            Self::Sleep(SleepError::NoMemory { .. }) => true,
+            _ => self.driver_error().is_some_and(|error| error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY),
+        }
     }
 
     /// The driver's refusal, if that is what it was.

@@ -128,7 +128,7 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PoolError::AlreadyRouted`](crate::segments::PoolError::AlreadyRouted) if allocations go there already.
+    /// [`PoolError`](crate::segments::PoolError): `AlreadyRouted` if allocations go there already, `NoPool` for [`MempoolId::NONE`].
     pub fn begin_allocate_to_pool(
         &self,
         id: MempoolId,
@@ -137,8 +137,10 @@ impl PinnedCachingAllocator {
         refuse_forked()?;
         let shared = self.shared();
         let mut pools = lock(&shared.pools);
-        if pools.position(id).is_some() {
-            return Err(PoolError::AlreadyRouted { id }.into());
+        match pools.position(id) {
+            _ if id == MempoolId::NONE => return Err(PoolError::NoPool.into()),
+            Some(_) => return Err(PoolError::AlreadyRouted { id }.into()),
+            None => {}
         }
         *pools.uses.entry(id).or_default() += 1;
         pools.routes.push((id, Arc::new(filter)));
@@ -230,7 +232,7 @@ impl PinnedCachingAllocator {
     }
 
     /// Whether the driver has refused to register memory, as it does under confidential computing (`CUDA_ERROR_NOT_SUPPORTED`), so that it
-    /// allocates it ([`PinnedBuffer`](cuda_mem_core::PinnedBuffer)): that takes several times as long.
+    /// allocates it ([`PinnedBuffer`](cuda_mem_core::PinnedBuffer)): that takes several times as long, and the driver chooses the NUMA node.
     #[must_use]
     pub fn is_allocated_by_driver(&self) -> bool {
         self.shared().is_registration_refused.load(Ordering::Relaxed)

@@ -29,14 +29,16 @@ mod tests;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PinnedCacheOptions {
-    /// The NUMA node that blocks lie on, unless a request names another. Without one the system decides page by page.
+    /// The NUMA node that blocks lie on, unless a request names another. Without one the system decides page by page. Memory that the driver
+    /// allocates ([`is_allocated_by_driver`](PinnedCachingAllocator::is_allocated_by_driver)) lies where the driver chooses.
     pub numa_id: Option<u32>,
     /// The most bytes that may be pinned at once; no limit by default. Before a request fails for it, everything free is given back.
     pub max_bytes: Option<usize>,
     /// How many bytes may be held that are in no block; no limit by default, as in PyTorch. Beyond it, whole segments go back to the
     /// system, largest first. Blocks that threads keep may come on top until a segment goes: less than as much again.
     pub max_cached_bytes: Option<usize>,
-    /// How many bytes of freed blocks each thread may keep for itself. 64 MiB by default; 0 switches the thread caches off.
+    /// How many bytes of freed blocks each thread may keep for itself: of a size class 16 at the most, and none above 64 MiB. 64 MiB by
+    /// default; 0 switches the thread caches off.
     pub thread_cache_bytes: usize,
     /// Whether a thread gives back large segments that fit nothing, once far more is held than was ever in use, as by default.
     pub returns_surplus: bool,

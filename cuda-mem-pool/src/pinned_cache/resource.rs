@@ -59,7 +59,7 @@ use crate::resource::{
 /// assert_eq!(allocator.statistics().active_requests.current, 1);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-// SAFETY: the host has the blocks in its address space, and every device reaches them there, as `allocate` has asked.
+// SAFETY: the host has the blocks in its address space, initialised and exposed, and each device reaches them there: `allocate` has asked.
 unsafe impl MemoryResource for PinnedCachingAllocator {
     type Access = HostDeviceAccessible;
 

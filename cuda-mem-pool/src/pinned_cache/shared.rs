@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Error as CoreError, LateReports, Stream, StreamId};
+use cuda_mem_core::{Context, Error as CoreError, LateReports, Stream, StreamId, catch_panic};
 
 use super::arena::{Arena, Pools, Segment};
 use super::block::{FreeBlock, PinnedBlock};
@@ -159,9 +159,9 @@ impl Shared {
         }
     }
 
-    /// Takes the blocks that threads keep for themselves back.
+    /// Takes the blocks that threads keep for themselves back. A thread that does so meanwhile waits until they are where it finds them.
     pub(super) fn flush_caches(&self) {
-        let caches = lock(&self.caches).clone();
+        let caches = lock(&self.caches);
         self.put(caches.iter().flat_map(|cache| thread_cache::take_all(cache)));
     }
 
@@ -202,7 +202,8 @@ impl Shared {
         // The arenas refer to all of this, and filters may have blocks: from now on only blocks in use keep it.
         let Pools { arenas, routes, .. } = std::mem::take(&mut *lock(&self.pools));
         arenas.values().for_each(|arena| arena.close());
-        drop(routes);
+        // What a filter has captured may panic as it goes. The drop of the last handle does not.
+        routes.into_iter().for_each(|route| _ = catch_panic(|| drop(route)));
     }
 
     fn drain_pending(&self) {
@@ -257,6 +258,8 @@ impl Shared {
         let segment = match self.pin(arena, heap::segment_for(size, self.figures.held()), requested) {
             Err(Error::OutOfMemory { .. }) => {
                 self.trim_to(0);
+                // Blocks that streams used have come back while the driver waited for all work.
+                self.trim_to(0);
                 if let Some(block) = arena.take(size) {
                     return Ok(block);
                 }
@@ -265,7 +268,7 @@ impl Shared {
             }
             pinned => pinned?,
         };
-        arena.add_and_take(segment, size).ok_or(Error::TooLarge { bytes: requested })
+        arena.add_and_take(segment, size).ok_or(Error::TooManyBlocks)
     }
 
     /// Pins a segment for `requested` bytes. Calls the driver.

@@ -9,7 +9,7 @@ use crate::statistics::{DeviceStatistics, PeakCounter, Shard, Stat};
 /// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
 ///
 /// `current` is exact whenever no call is under way. So is `peak` as long as calls of different threads do not overlap; else that
-/// of blocks is too low by at most 1 MiB or 0.1 % for each thread, and never too high.
+/// of blocks is too low by at most 1 MiB, 128 blocks or 0.1 % for each thread, and never too high.
 /// [`PinnedCachingAllocator`](super::PinnedCachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]

@@ -109,9 +109,9 @@ fn register(shared: &Arc<Shared>) -> bool {
     true
 }
 
-/// All blocks of a cache; none if its owner is just at it.
+/// All blocks of a cache. Waits for its owner, who has it for some instructions.
 pub(super) fn take_all(cache: &ThreadCache) -> Vec<FreeBlock> {
-    cache.try_with(|blocks, _| blocks.take_all()).unwrap_or_default()
+    cache.with(|blocks, _| blocks.take_all())
 }
 
 /// All blocks of a cache, and it takes no more.

@@ -125,8 +125,8 @@ impl Allocation<HostDeviceAccessible> {
     /// device work that failed.
     pub fn as_slice(&self) -> cuda_mem_core::Result<&[u8]> {
         self.buffer.synchronize()?;
-        // SAFETY: the memory lives as long as `self`, the host reaches it, and no device writes it now; no safe operation can
-        // make one start while this borrow lives: those that write take `&mut self`.
+        // SAFETY: the memory lives as long as `self`, is initialised, the host reaches it, and no device writes it now; no safe
+        // operation can make one start while this borrow lives: those that write take `&mut self`.
         Ok(unsafe { std::slice::from_raw_parts(self.host_address(), self.len()) })
     }
 
@@ -169,7 +169,7 @@ unsafe impl HostMemory for Allocation<HostDeviceAccessible> {
     }
 }
 
-// SAFETY: bytes that the allocation owns alone. They are memory of the driver's, so whatever is there counts as initialised.
+// SAFETY: bytes that the allocation owns alone, initialised as `MemoryResource` has it.
 unsafe impl HostElements for Allocation<HostDeviceAccessible> {
     type Element = u8;
 

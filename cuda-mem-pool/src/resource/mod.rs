@@ -74,8 +74,8 @@ pub unsafe trait RawResource: MemorySource {
 ///
 /// # Safety
 ///
-/// All memory that [`raw`](MemoryResource::raw) gives is reachable by whom [`Access`](MemoryResource::Access) says: an
-/// [`Allocation`] makes slices of what the host reaches.
+/// All memory that [`raw`](MemoryResource::raw) gives is reachable by whom [`Access`](MemoryResource::Access) says. What the host reaches
+/// has initialised bytes and an address of exposed provenance: an [`Allocation`] makes slices of it, from the address alone.
 ///
 /// ```
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};

@@ -48,6 +48,15 @@ fn pools_share_nothing() {
 }
 
 #[test]
+fn the_name_of_no_pool_is_refused() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let refused = allocator.begin_allocate_to_pool(MempoolId::NONE, everything).unwrap_err();
+    assert!(matches!(refused, Error::Pool(PoolError::NoPool)), "{refused}");
+    assert_eq!(allocator.allocate(MIB).unwrap().pool(), None);
+}
+
+#[test]
 fn filters_choose_by_stream() {
     let world = World::new();
     let allocator = allocator(&world);

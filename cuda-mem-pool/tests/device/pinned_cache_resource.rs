@@ -11,7 +11,7 @@ use cuda_mem_pool::{Error, MemoryResource, MempoolId, PinnedCachingAllocator};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
-use crate::common::{World, pattern};
+use crate::common::{World, is_filled, pattern};
 use crate::support::{cached, device};
 
 const MIB: usize = 1 << 20;
@@ -50,7 +50,7 @@ fn a_device_reaches_it_as_its_own() {
     let other = world.new_stream();
     block.as_device_range().fill_bytes(&world.stream, 1).unwrap();
     block.as_device_range().fill_bytes(&other, 9).unwrap();
-    assert!(block.as_slice().unwrap().iter().all(|byte| *byte == 9));
+    assert!(is_filled(block.as_slice().unwrap(), 9));
     let buffer = block.into_buffer::<u32>().unwrap();
     let numbers = (0..1000).collect::<Vec<u32>>();
     buffer.range(..1000).unwrap().copy_from_slice(&other, &numbers).unwrap();

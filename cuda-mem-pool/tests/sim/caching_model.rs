@@ -82,12 +82,7 @@ fn options() -> impl Strategy<Value = CachingOptions> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        // Without the variable that proptest reads.
-        cases: if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 64 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_caching_allocator_is_its_model(

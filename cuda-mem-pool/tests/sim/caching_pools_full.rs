@@ -94,6 +94,17 @@ fn uses_of_the_default_pools_blocks_are_waited_for() {
     });
 }
 
+#[test]
+fn the_default_pool_keeps_what_a_private_one_does_not_need() {
+    small(|_, allocator, _, stream| {
+        free(allocator, allocator.allocate_by_address(240 * MIB, stream).unwrap());
+        stream.synchronize().unwrap();
+        let block = released(allocator, MempoolId::for_user(), 20 * MIB, stream).unwrap();
+        assert!(allocator.reserved_bytes() > 200 * MIB, "{} bytes", allocator.reserved_bytes());
+        free(allocator, block);
+    });
+}
+
 /// A segment that stays because the driver does not take it keeps what is known of it.
 #[test]
 fn a_segment_that_is_put_back_keeps_its_stack() {

@@ -144,7 +144,7 @@ fn ask_pinned(context: &Context, stream: &Stream, number: u64, other: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn numbers_at_the_ends_are_refused_or_work(

@@ -1,9 +1,9 @@
 //! `PinnedCachingAllocator`: which driver calls it makes, and what it does when one fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
@@ -18,6 +18,7 @@ use crate::caching_watchers::Bomb;
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
+use crate::common::is_filled;
 use crate::rig::{expect_clean, log_of, on_simulator, text};
 
 const MIB: usize = 1 << 20;
@@ -59,7 +60,7 @@ fn memory_that_cannot_be_registered_is_allocated_by_the_driver() {
         let records = log_of(&log, || {
             for len in [5 * MIB, 3000] {
                 let mut block = allocator.allocate(len).unwrap();
-                assert!(block.as_slice().unwrap().iter().all(|byte| *byte == 0));
+                assert!(is_filled(block.as_slice().unwrap(), 0));
                 block.as_mut_slice().unwrap().fill(7);
                 let device = DeviceBuffer::<u8>::uninit(&stream, len).unwrap();
                 drop(Transfer::upload(&stream, block, &device.whole()).unwrap().wait().unwrap());
@@ -223,6 +224,63 @@ fn who_runs_into_the_limit_waits_for_what_another_thread_gives_back() {
     });
 }
 
+/// The driver waits for all work before it unpins what is free; then more is free.
+#[test]
+fn a_request_at_the_limit_has_what_comes_back_while_the_driver_waits() {
+    on_simulator(|_, context| {
+        let options = without_thread().with_max_bytes(8 * MIB);
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        let stream = Stream::new(context).unwrap();
+        let [unused, used] = [(); 2].map(|()| allocator.allocate(4 * MIB).unwrap());
+        let gate = Gate::before(&stream);
+        used.record_stream(&stream).unwrap();
+        drop((unused, used));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                gate.open();
+            });
+            drop(allocator.allocate(6 * MIB).unwrap());
+        });
+    });
+}
+
+/// What a thread keeps is free, also while that thread takes a block of it.
+#[test]
+fn a_request_at_the_limit_has_what_a_busy_thread_keeps() {
+    const ROUNDS: usize = 300;
+    on_simulator(|_, context| {
+        let options = without_thread().with_max_bytes(8 * MIB);
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        let (turn, is_served) = (Barrier::new(2), AtomicBool::new(false));
+        let mut refused = 0;
+        std::thread::scope(|scope| {
+            let busy = scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    drop([(); 4].map(|()| allocator.allocate(MIB)));
+                    turn.wait();
+                    // One block at a time: three more are kept, and nobody uses them.
+                    while !is_served.load(Ordering::Relaxed) {
+                        drop(allocator.allocate(MIB));
+                    }
+                    turn.wait();
+                    is_served.store(false, Ordering::Relaxed);
+                    allocator.empty_cache();
+                }
+            });
+            for _ in 0..ROUNDS {
+                turn.wait();
+                refused += usize::from(allocator.allocate(5 * MIB).is_err());
+                is_served.store(true, Ordering::Relaxed);
+                turn.wait();
+            }
+            // With what the thread kept.
+            busy.join().unwrap();
+        });
+        assert_eq!(refused, 0, "of {ROUNDS} requests");
+    });
+}
+
 /// Who only gives a block back waits for no stream, as who unpins does.
 #[test]
 fn a_thread_that_gives_blocks_back_unpins_none_beside_one_that_trims() {
@@ -304,7 +362,6 @@ fn a_request_that_finds_memory_of_a_released_pool_does_not_wait_for_a_fence() {
     });
 }
 
-/// What the fault injection runs: every part of the allocator once.
 /// Blocks that are each too large for the segments before: more than 256 MiB that fits nothing.
 fn leave_surplus(allocator: &PinnedCachingAllocator) -> u64 {
     (20..32).for_each(|size| drop(allocator.allocate(size * MIB).unwrap()));
@@ -350,6 +407,7 @@ fn what_fits_nothing_goes_back_though_some_stream_is_always_busy() {
     });
 }
 
+/// What the fault injection runs: every part of the allocator once.
 fn scenario(context: &Context) -> Result<(), Error> {
     let allocator = allocator(context);
     let (one, two) = (Stream::new(context)?, Stream::new(context)?);
@@ -485,6 +543,22 @@ fn a_filter_that_panics_as_it_goes_leaves_nothing_behind() {
         let _ = catch_unwind(AssertUnwindSafe(|| allocator.release_pool(id)));
         assert_eq!(went.load(Ordering::SeqCst), 1);
         assert_eq!(allocator.statistics().allocated_bytes.current, 0);
+    });
+}
+
+/// In a drop it is nobody's, and one panic keeps no other filter.
+#[test]
+fn an_allocator_that_ends_does_not_panic_though_its_filters_do() {
+    on_simulator(|_, context| {
+        let (allocator, went) = (allocator(context), Arc::new(AtomicUsize::new(0)));
+        for _ in 0..2 {
+            let bomb = Bomb(Arc::clone(&went));
+            let filter = move |_: Option<StreamId>| Arc::strong_count(&bomb.0) > 0;
+            allocator.begin_allocate_to_pool(MempoolId::for_user(), filter).unwrap();
+        }
+        drop(allocator.allocate(MIB).unwrap());
+        drop(allocator);
+        assert_eq!(went.load(Ordering::SeqCst), 2);
     });
 }
 

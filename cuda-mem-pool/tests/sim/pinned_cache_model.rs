@@ -7,9 +7,14 @@ use cuda_mem_sim::Sim;
 use proptest::prelude::*;
 
 use crate::common::gate::Gate;
+use crate::common::is_filled;
 use crate::rig::expect_clean;
 
 const POOLS: u64 = 2;
+
+fn id_of(pool: u64) -> MempoolId {
+    MempoolId(0, pool + 1)
+}
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -75,7 +80,7 @@ impl Model {
             Step::Release(pool) => {
                 self.open();
                 if std::mem::take(&mut self.begun[*pool as usize]) {
-                    self.allocator.release_pool(MempoolId(0, *pool)).unwrap();
+                    self.allocator.release_pool(id_of(*pool)).unwrap();
                 }
             }
             Step::Trim(bytes) => {
@@ -105,7 +110,7 @@ impl Model {
     }
 
     fn allocate(&mut self, size: usize, pool: Option<u64>) {
-        let id = pool.map(|pool| MempoolId(0, pool));
+        let id = pool.map(id_of);
         if let (Some(id), Some(pool)) = (id, pool) {
             self.allocator.begin_allocate_to_pool(id, |_| true).unwrap();
             // One use a pool, whatever is begun again.
@@ -140,7 +145,7 @@ impl Model {
             // Of a pool that was released it is unpinned at once.
             self.open();
         }
-        assert!(live.block.as_slice().unwrap().iter().all(|&byte| byte == live.mark), "somebody else wrote");
+        assert!(is_filled(live.block.as_slice().unwrap(), live.mark), "somebody else wrote");
         Some(live)
     }
 
@@ -165,7 +170,7 @@ impl Model {
         );
         assert!(stats.allocated_bytes.current >= bytes);
         for live in &self.live {
-            assert_eq!(live.block.pool(), live.pool.map(|pool| MempoolId(0, pool)));
+            assert_eq!(live.block.pool(), live.pool.map(id_of));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `PinnedCachingAllocator` under many threads, while driver calls fail now and then.
 //!
-//! `CUDA_MEM_SOAK_SECONDS` says for how long; 3 without it.
+//! `CUDA_MEM_SOAK_SECONDS` says for how long; 1 without it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{RwLock, mpsc};
@@ -22,7 +22,7 @@ const LIVE: usize = 24;
 fn seconds() -> u64 {
     match std::env::var("CUDA_MEM_SOAK_SECONDS") {
         Ok(text) => text.parse().expect("CUDA_MEM_SOAK_SECONDS is a number of seconds"),
-        Err(_) => 3,
+        Err(_) => 1,
     }
 }
 

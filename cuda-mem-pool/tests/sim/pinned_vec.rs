@@ -6,6 +6,7 @@ use cuda_mem_pool::{Error, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 use proptest::prelude::*;
 
+use crate::common::is_filled;
 use crate::rig::on;
 
 const MIB: usize = 1 << 20;
@@ -112,7 +113,7 @@ fn a_vector_that_cannot_grow_stays_as_it_is() {
         assert_eq!((limit, used), (4 << 20, 3 << 20));
         let mut wide = PinnedVec::<u64>::new(&allocator);
         assert!(matches!(wide.reserve(usize::MAX), Err(Error::TooLarge { .. })));
-        assert!(bytes.len() == 3 * MIB && bytes.iter().all(|byte| *byte == 7));
+        assert!(bytes.len() == 3 * MIB && is_filled(&bytes, 7));
     });
 }
 

@@ -16,6 +16,7 @@ use cuda_mem_sim::Sim;
 use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
+use crate::common::is_filled;
 use crate::common::kernels::Kernels;
 use crate::rig::{on, on_simulator};
 
@@ -71,7 +72,7 @@ fn a_backup_of_bytes_that_were_put_to_sleep_in_two_parts_is_read_as_one() {
         drop(keep);
         sleep(&tag, Backup::Pinned);
         assert_eq!(tag.read_backup(block, &mut read).unwrap(), 160 * MIB);
-        assert!(read[..160 * MIB].iter().all(|byte| *byte == 7));
+        assert!(is_filled(&read[..160 * MIB], 7));
         Tag::wake(&[&tag], Restore::Backup).unwrap();
         blocks.into_iter().for_each(|block| free(&allocator, block));
     });
@@ -92,7 +93,7 @@ fn a_backup_is_read_as_it_was_saved_last() {
         let mut read = vec![0; 160 * MIB];
         assert_eq!(tag.read_backup(block, &mut read).unwrap(), 160 * MIB);
         for (part, byte) in read.chunks(32 * MIB).zip([7, 7, 9, 9, 7]) {
-            assert!(part.iter().all(|found| *found == byte), "{} for {byte}", part[0]);
+            assert!(is_filled(part, byte), "{} for {byte}", part[0]);
         }
         Tag::wake(&[&tag], Restore::Backup).unwrap();
         assert_eq!([63, 64, 127, 128].map(|at| byte(&stream, block + (at << 20))), [7, 9, 9, 7]);
@@ -508,6 +509,7 @@ fn a_wake_takes_what_the_allocator_has_free_within_its_limit() {
         assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}");
         sleep(&tag, Backup::Pinned);
         let refused = Tag::wake(&[&tag], Restore::Backup).unwrap_err();
+        assert!(refused.is_out_of_memory(), "{refused}");
         let Error::Sleep(SleepError::NoMemory { needed, missing, held: 0 }) = refused else {
             panic!("{refused}")
         };

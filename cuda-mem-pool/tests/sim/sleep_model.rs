@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 use crate::blocks::free;
+use crate::common::is_filled;
 use crate::rig::expect_clean;
 
 const MIB: usize = 1 << 20;
@@ -329,7 +330,7 @@ impl World<'_> {
                     self.tags[block.tag.unwrap()].read_backup(block.address, &mut read).unwrap(),
                     block.bytes
                 );
-                assert!(read.iter().all(|byte| *byte == value), "the backup of {block:?}");
+                assert!(is_filled(&read, value), "the backup of {block:?}");
             }
             if sleeping == 0 {
                 let last = block.address + block.bytes as u64 - 1;
@@ -351,12 +352,7 @@ impl World<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        // Without the variable that proptest reads.
-        cases: if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 48 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn tags_are_their_model(steps in vec(step(), 1..60)) {

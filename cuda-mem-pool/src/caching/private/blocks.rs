@@ -213,7 +213,7 @@ impl<'s> PrivatePools<'s> {
         // Claimed under the lock: a second free of it fails from here on.
         let claimed = lock(&self.private.state).pools.get_mut(id)?.heap.free_pending(address);
         claimed.ok_or(Error::UnknownAddress { address })?;
-        let uses = if pending.is_empty() { None } else { pending.take_uses(address) };
+        let uses = if pending.has_uses() { pending.take_uses(address) } else { None };
         let (size, requested) = sizes(&block);
         self.tell(Action::FreeRequested, id, address, requested, block.stream);
         let Some(mut used) = uses else {
@@ -248,7 +248,7 @@ impl<'s> PrivatePools<'s> {
 
     /// Completes the frees whose uses are over, but for pools that a graph may be captured from now.
     pub(in crate::caching) fn poll(self) {
-        if self.private.pending.is_empty() {
+        if self.private.pending.freed().is_empty() {
             return;
         }
         let capturing = self.capturing();

@@ -11,7 +11,7 @@ use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
 use crate::caching::owner::End;
 use crate::caching::slot::StreamSlot;
-use crate::engine::paged::{Climb, climb};
+use crate::engine::paged::{Climb, SLAB, climb};
 use crate::engine::segments::{Segment, SegmentRequest, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
@@ -57,7 +57,9 @@ impl PrivatePools<'_> {
         drop(state);
         // What the driver refuses stays, and the request may do without.
         unless_lost(self.give_back(taken, waits))?;
-        unless_lost(self.shared.trim_to(0))?;
+        // At first only what the request needs, and a little for the driver's own tables.
+        let needed = if waits { usize::MAX } else { (wanted.bytes as usize).saturating_add(2 * SLAB) };
+        unless_lost(self.shared.trim_to(self.shared.figures.reserved().saturating_sub(needed)))?;
         unless_lost(self.reclaim(MempoolId::NONE, waits))?;
         Ok(())
     }

@@ -12,6 +12,9 @@ fn drained(frees: &RemoteFrees) -> Vec<u32> {
 #[cfg(not(loom))]
 mod alone {
     use super::*;
+    use crate::caching::shared::number_of;
+    use crate::caching::{CachingAllocator, CachingOptions};
+    use cuda_mem_core::{Driver, Stream};
     use std::sync::atomic::AtomicUsize;
 
     #[test]
@@ -70,6 +73,23 @@ mod alone {
         assert!(drained(&frees).into_iter().eq(0..DEPTH as u32));
         assert_eq!(pusher.push(7), Ok(()));
         assert_eq!(drained(&frees), [7]);
+    }
+
+    /// A push during a drain may leave a free that nothing points to.
+    #[test]
+    fn a_free_that_the_last_drain_missed_goes_back() {
+        let sim = cuda_mem_sim::Sim::builder().build();
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let stream = Stream::new(&context).unwrap();
+        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+        let address = allocator.allocate_by_address(4 << 20, &stream).unwrap();
+        let found = allocator.shared().map.find(address).unwrap();
+        let remote = &allocator.shared().slots.get(found.owner).unwrap().remote;
+        remote.push(number_of(found).0).unwrap();
+        remote.pending.store(false, Ordering::Relaxed);
+        stream.synchronize().unwrap();
+        assert!(allocator.empty_cache().unwrap() > 0);
+        assert_eq!(allocator.reserved_bytes(), 0);
     }
 
     #[test]

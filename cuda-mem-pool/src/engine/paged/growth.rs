@@ -32,8 +32,7 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) round: u64,
     pub(super) asked: BTreeMap<u32, u64>,
     pub(super) budget: MoveBudget,
-    /// What there can be: what was held here and elsewhere, and what the device had left, when it was asked. For one allocation, however
-    /// often it comes.
+    /// What there can be: what was held here and elsewhere, and what the device had left, when it was asked. Once for one allocation.
     room: Option<usize>,
 }
 

@@ -1,6 +1,7 @@
 //! Gives memory back to the driver.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use super::backend::Backend;
 use super::growth::{GrowError, Heaps, PageSource};
@@ -67,10 +68,10 @@ impl<B: Backend> PageSource<B> {
     fn take_free(&self, heap: u32, mine: &mut StreamHeap, wanted: &[Free]) -> Vec<Free> {
         let mut now = self.wholly_free(heap, mine);
         now.sort_unstable_by_key(|free| Reverse(free.address));
+        let wanted: HashMap<_, _> = wanted.iter().map(|free| (free.handle, free.freed_at)).collect();
         now.retain(|free| {
-            let is_wanted =
-                wanted.iter().any(|one| one.handle == free.handle && one.freed_at >= free.freed_at);
-            is_wanted && mine.large.withdraw(free.span, free.address, free.bytes)
+            wanted.get(&free.handle).is_some_and(|freed_at| *freed_at >= free.freed_at)
+                && mine.large.withdraw(free.span, free.address, free.bytes)
         });
         now
     }

@@ -43,8 +43,8 @@ pub struct Options {
     /// Into how many steps a size is rounded between two powers of two. The first number is for sizes below 2 MiB, each next one for sizes
     /// up to twice as large, the last for all beyond. Each is 0 or a power of two; 0 and 1 round to multiples of 512 bytes alone.
     pub roundup_power2_divisions: [u64; 16],
-    /// Which part of the limit may be held before all that is free goes back when more memory is needed, above 0 and below 1. None, the
-    /// default: it stays.
+    /// Which part of the limit may be held before all that is free goes back when more memory is needed, above 0 and below 1. With None, the
+    /// default, or without a limit it stays.
     pub garbage_collection_threshold: Option<f64>,
 }
 

@@ -165,6 +165,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn the_engine_is_its_model(steps in steps()) {
         let mut machine = Machine::new();

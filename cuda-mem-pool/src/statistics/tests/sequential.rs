@@ -177,6 +177,8 @@ fn figures(live: DeviceStatistics) -> impl Iterator<Item = Stat> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn all_figures_are_those_of_a_plain_count(steps in steps(1000)) {
         run(&PeakCounter::default(), steps, |counted, plain| assert_eq!(counted, plain));
@@ -281,6 +283,12 @@ fn one_that_goes_on_alone_has_exact_peaks_again() {
     drop(guard);
     counter.reset_peak();
     assert!(!counter.is_concurrent());
+}
+
+/// Whoever publishes needs two cache lines of others, with the name of the shard that was last.
+#[test]
+fn the_sums_and_their_last_publisher_share_two_cache_lines() {
+    assert_eq!(size_of::<figures::AtomicFigures>(), 128);
 }
 
 /// Shards of heaps that are gone are used again, so that a counter does not grow with each.

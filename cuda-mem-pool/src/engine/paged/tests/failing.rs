@@ -192,6 +192,8 @@ impl World {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn nothing_is_lost(
         lag in 0..3u64,

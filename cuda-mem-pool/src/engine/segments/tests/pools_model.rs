@@ -221,6 +221,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn private_pools_keep_their_books(steps in steps()) {
         let mut machine = Machine::new();

@@ -227,6 +227,8 @@ fn options() -> impl Strategy<Value = Options> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn the_heap_is_its_model(options in options(), steps in steps()) {
         let mut machine = Machine::new(options);
