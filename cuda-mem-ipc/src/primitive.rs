@@ -13,8 +13,7 @@ pub(crate) fn refuse_forked() -> core::Result<()> {
     if core::forked() { Err(core::Error::Forked) } else { Ok(()) }
 }
 
-/// Locks a mutex, also after a panic elsewhere: nothing here panics while it holds one, and what is behind each lock is right after every
-/// statement.
+/// Locks a mutex, also after a panic elsewhere: nothing here panics while it holds one, and what it guards is right after each statement.
 #[allow(unused_qualifications, reason = "in models the names above are the model checker's")]
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -30,8 +30,7 @@ impl ImportKey {
     }
 }
 
-/// The imports of a process: memory that is asked for by the same name is imported once, and given back when its last user is
-/// done with it.
+/// The imports of a process: memory that is asked for by the same name is imported once, and given back with its last user.
 ///
 /// No lock is held during calls of the driver; only calls for the very same memory wait for each other. Memory that is being
 /// released is never handed out: a call that asks for it waits until it is released, and imports it anew. Some drivers would give

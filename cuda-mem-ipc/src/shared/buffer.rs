@@ -154,8 +154,7 @@ impl Drop for Block {
 
 crate::impl_debug!(SharedBuffer, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len());
 
-/// A buffer, or a part of one, to be handed over: [`Exporter::hand_over`](super::Exporter::hand_over) takes it. It keeps the
-/// buffer.
+/// A buffer, or a part of one, to be handed over: [`Exporter::hand_over`](super::Exporter::hand_over) takes it.
 ///
 /// Made from a [`SharedBuffer`] or an [`Exportable`](super::Exportable), whole by `From`, or in part by their `range`. What was received
 /// is not handed on: its third process makes a connection of its own to the owner.

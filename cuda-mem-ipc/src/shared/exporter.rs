@@ -21,7 +21,7 @@ use super::wire::{self, HandOver, Point};
 use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
-use crate::primitive::{lock, lock_over_calls, refuse_forked};
+use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, guard};
 use serve::Leases;
 
@@ -230,15 +230,19 @@ impl ExportLink {
         if self.is_closing.load(Ordering::Acquire) { Err(Error::Closed { doing }) } else { Ok(()) }
     }
 
-    /// Tells the importer of a segment before a buffer of it, once. Who waits for room has no lock, which the reaper takes too.
+    /// Tells the importer of a segment before a buffer of it, once. While it waits for room it has no lock that the reaper takes.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
-        until(deadline, "the peer had taken enough messages for another one", || {
-            let ((_reports, mut announced), info) = (lock_over_calls(&self.announced), &segment.info);
-            if let Some(known) = announced.get_mut(&info.id) {
-                *known = None;
-                return Ok(true);
-            }
-            segment.with_handles(|handles| self.tell(&mut announced, info, None, handles))
+        let is_known = |announced: &mut HashMap<u64, Option<u64>>| {
+            announced.get_mut(&segment.info.id).map(|ahead| *ahead = None).is_some()
+        };
+        if is_known(&mut lock(&self.announced)) {
+            return Ok(());
+        }
+        segment.with_handles(|handles| {
+            until(deadline, "the peer could be told of the segment", || {
+                let mut announced = lock(&self.announced);
+                Ok(is_known(&mut announced) || self.tell(&mut announced, &segment.info, None, handles)?)
+            })
         })
     }
 
@@ -279,7 +283,8 @@ impl ExportLink {
         let told = say(&self.connection, &wire::Message::Segment(segment.said()), handles, Duration::ZERO);
         if let Err(error) = told {
             lock(&self.slabs).remove(&segment.id);
-            return if error.is_timeout() { Ok(false) } else { Err(error) };
+            let is_full = error.is_timeout() || matches!(error, Error::TooManyInFlight);
+            return if is_full { Ok(false) } else { Err(error) };
         }
         segment.is_known_by(Arc::downgrade(self));
         announced.insert(segment.id, ahead);

@@ -96,8 +96,7 @@ impl SharedPool {
         Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state, attached }) })
     }
 
-    /// A buffer of `bytes` bytes, for `stream` at first, which is ordered behind earlier uses of the memory. Its contents are
-    /// undefined.
+    /// A buffer of `bytes` bytes, for `stream` at first, which is ordered behind earlier uses of the memory. Its bytes are undefined.
     ///
     /// # Capture
     ///

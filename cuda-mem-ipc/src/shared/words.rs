@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
@@ -243,8 +243,9 @@ impl Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        // Its release waits for streams, and whoever drops the last share in a connection does not.
-        if let Some(page) = lock(&self.page).take() {
+        // Its release waits for streams, and the thread that drops the last share in a connection does not. Without the lock, which another
+        // thread of the parent may have in a forked child.
+        if let Some(page) = self.page.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             drop_in_background(page);
         }
     }

@@ -57,7 +57,7 @@ pub unsafe trait SymmetricBackend: Send + Sync {
     ///
     /// fn free(buffer: &SymmetricBuffer, backend: &dyn SymmetricBackend) {
     ///     let found = backend.find(buffer.as_raw()).expect("the buffer is there");
-    ///     let _ = backend.free(found); // somebody else's
+    ///     let _ = backend.free(found); // another owner's
     /// }
     /// ```
     ///
@@ -67,7 +67,7 @@ pub unsafe trait SymmetricBackend: Send + Sync {
     ///
     /// # Safety
     ///
-    /// The allocation is the caller's, and nobody uses it by its address from now on but work that the backend knows of.
+    /// The allocation is the caller's, and only work that the backend knows of uses it by its address from now on.
     unsafe fn free(&self, allocated: Allocated) -> Result<()>;
 
     /// Whether it is of no further use, so that another one of its name may take its place. Returns at once.
@@ -143,7 +143,7 @@ impl Drop for SymmetricBuffer {
     fn drop(&mut self) {
         if !forked() {
             // It fails if the backend has freed it already, with its group. A panic goes no further: another one may be under way.
-            // SAFETY: this buffer asked for the allocation, and nobody can have its address from it any more.
+            // SAFETY: this buffer asked for the allocation, and no code can have its address from it any more.
             let _ = catch_panic(|| unsafe { self.backend.free(self.allocated) });
         }
     }

@@ -108,8 +108,7 @@ pub enum Error {
     /// A call of all ranks worked here and failed on another one: it was undone here.
     #[error("{backend}: {call} failed on rank {rank}, and was undone on all ranks")]
     FailedElsewhere { backend: &'static str, call: &'static str, rank: usize },
-    /// A call of all ranks failed on some and left something on others, which takes all to undo. The backend is of no use any more, on any
-    /// rank.
+    /// A call of all ranks failed on some and left something on others, which takes all to undo. The backend is of no use on any rank.
     #[error("{backend}: {call} failed on rank {rank} and not on all ranks: make a new backend")]
     Uneven { backend: &'static str, call: &'static str, rank: usize },
     /// Ranks are about to make different calls, none of which was made.

@@ -23,9 +23,9 @@
 //! group.barrier(&stream)?; // what was put into the stream before is done on every rank
 //! let sum = DeviceBuffer::<f32>::zeroed(&stream, 4)?;
 //! sum.whole().copy_from(&stream, &buffer.of(1 - rank)?.as_range()?)?;
-//! group.barrier(&stream)?; // nobody reads any more
+//! group.barrier(&stream)?; // no rank reads any more
 //! assert_eq!(sum.to_vec(&stream)?, [(1 - rank) as f32; 4]);
-//! group.check()?; // and nobody died meanwhile
+//! group.check()?; // and no rank died meanwhile
 //! // SAFETY: nothing that uses memory of the group is queued on any rank before it wakes.
 //! let freed = unsafe { group.sleep() }?; // all ranks' devices have the memory back
 //! group.wake()?; // new memory at the same addresses

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::{Errno, IoSlice};
@@ -22,6 +23,9 @@ use crate::primitive::lock;
 
 /// What the system counts against a socket's buffer for the longest frame, with its own overhead.
 const SEND_BUFFER: usize = 2 * MAX_FRAME;
+
+/// How long a send waits before it tries again to have descriptors under way.
+const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -82,16 +86,22 @@ impl Channel {
             if self.is_broken() {
                 return Err(Error::Broken);
             }
-            if let Some(done) = attempt()? {
+            // All processes of the user together may have too many descriptors under way. No event tells when there is room again.
+            let tried = attempt();
+            let is_full = matches!(tried, Err(Error::TooManyInFlight)) && !deadline.has_passed();
+            if !is_full && let Some(done) = tried? {
                 return Ok(done);
             }
             if let Some(pid) = exited {
                 return Err(Error::PeerExited { pid });
             }
+            let (flags, end) =
+                if is_full { (PollFlags::empty(), Deadline::after(PAUSE)) } else { (flags, deadline) };
             let mut descriptors = vec![PollFd::new(&self.socket, flags)];
             descriptors.extend(peer.map(|peer| PollFd::new(peer, PollFlags::IN)));
             // Another thread may have been faster, again and again.
-            if has_waited && deadline.has_passed() || !wait(&mut descriptors, deadline)? {
+            let is_late = has_waited && deadline.has_passed() || !wait(&mut descriptors, end)?;
+            if is_late && !is_full {
                 return Err(Error::Timeout { what });
             }
             has_waited = true;

@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cuda_mem_pool::cuda_mem_core::forked;
 use rustix::net::sockopt;
@@ -21,6 +21,9 @@ const MOST_THREADS: usize = 16;
 const MOST_WAITING: usize = 1024;
 
 static CLOSING: Background = Background::new("cuda-mem-close", MOST_THREADS);
+
+/// The process that has these threads. A forked child has none of them, also if there was no driver yet that would tell.
+static PROCESS: OnceLock<u32> = OnceLock::new();
 
 /// Descriptors that a peer has sent. Dropped, they are closed in the background: nothing that the peer chose is waited for.
 /// [`Connection`](super::Connection) has an example.
@@ -78,8 +81,8 @@ pub(super) fn close_socket(socket: Arc<OwnedFd>) {
 }
 
 fn in_background<T: Send + 'static>(what: T, close: impl FnOnce(T) + Send + 'static) {
-    if forked() {
-        // The parent has them, so that nothing ends here.
+    if forked() || *PROCESS.get_or_init(std::process::id) != std::process::id() {
+        // The parent has them, so that nothing ends here. What a child was sent itself it closes here too.
         drop(what);
     } else if CLOSING.waiting() < MOST_WAITING {
         CLOSING.run(move || close(what));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -147,6 +148,40 @@ fn what_the_system_refuses_is_no_other_ranks_fault() {
     pair.good.check().unwrap();
     refuse(&peer.connection, None);
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable), "it was not taken the next time");
+}
+
+/// It has no room for the descriptors of a message, which is lost. The limit is the process's: this has one of its own.
+#[test]
+fn what_has_no_room_for_its_descriptors_is_no_other_ranks_fault() {
+    const MARK: &str = "CUDA_MEM_TEST_CHILD";
+    if std::env::var_os(MARK).is_none() {
+        let name = std::thread::current().name().unwrap().to_owned();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", &name, "--test-threads=2"]).env(MARK, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let pair = Pair::new();
+    let null = || std::fs::File::open("/dev/null");
+    let file = null().unwrap();
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(64);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let all = std::iter::from_fn(|| null().ok()).collect::<Vec<_>>();
+    pair.say(message::SEGMENT, &[1], &[file.as_fd()]);
+    let broken = until_broken(&pair.good);
+    drop(all);
+    assert_eq!(broken, (0, Why::Failed));
+}
+
+/// It has no memory to send with.
+#[test]
+fn what_the_system_does_not_send_is_no_other_ranks_fault() {
+    let pair = Pair::new();
+    let source = Arc::new(std::io::ErrorKind::OutOfMemory.into());
+    let refused = pair.good.inner.state.unsent(1, &crate::Error::System { call: "sendmsg", source });
+    assert!(matches!(refused, Error::Broken { rank: 0, why: Why::Failed, .. }), "{refused}");
 }
 
 #[test]
@@ -478,6 +513,32 @@ fn an_allocation_that_others_were_missing_for_is_the_same_when_it_is_called_for_
     assert_eq!(seen.to_vec(&stream).unwrap(), bytes);
 }
 
+/// It looks from time to time whether the first step of a sleep has ended, and finds the other one at the second.
+#[test]
+fn a_rank_that_is_slow_knows_how_many_segments_the_others_have() {
+    let pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
+    until_come(&pair, 1);
+    let both = |call: fn(&Group)| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| call(&pair.good));
+            std::thread::sleep(Duration::from_millis(50));
+            call(&pair.bad);
+        });
+        let said = |rank| pair.good.inner.state.directory.come(rank).unwrap().load(Ordering::SeqCst);
+        [0, 1].map(|rank| said(rank) & u64::from(u32::MAX))
+    };
+    let Some(peer) = &pair.good.inner.state.peers[1] else { panic!("no peer") };
+    let mapped = || (peer.segments.len(), lock(&peer.segments.mapped).len());
+    // SAFETY: nobody uses the memory.
+    let asleep = both(|group| assert!(unsafe { group.sleep() }.is_ok()));
+    assert_eq!((asleep, mapped()), ([1, 1], (0, 1)), "no descriptor keeps what was given back");
+    let awake = both(|group| group.wake().unwrap());
+    assert_eq!((awake, mapped()), ([1, 1], (0, 1)));
+    pair.rendezvous(address).unwrap();
+}
+
 /// It goes while nobody waits for it, and takes back that it has left.
 #[test]
 fn a_rank_that_is_gone_is_not_waited_for_whatever_it_says() {
@@ -529,6 +590,7 @@ fn a_rank_whose_word_is_beyond_the_last_signal_is_named_by_whoever_has_the_word_
             let (ours, theirs) = (alloc(&pair.good), alloc(&pair.bad));
             let words = |address: CUdeviceptr| {
                 let words = &pair.good.find(address).unwrap().words;
+                assert_eq!(Words::of_place(words.place()), (0, words.index as u64));
                 (words.place(), Arc::clone(&words.piece), words.index)
             };
             let (place, piece, index) = words(ours);

@@ -75,7 +75,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 #[test]
 fn whatever_is_written_into_the_memory_of_both_is_refused_or_checked() {
     let stage = stage();
-    proptest!(|(input in bytes())| {
+    proptest!(ProptestConfig::with_cases(64), |(input in bytes())| {
         let _ = stage.play(&input);
     });
 }
@@ -83,7 +83,7 @@ fn whatever_is_written_into_the_memory_of_both_is_refused_or_checked() {
 #[test]
 fn what_nobody_else_writes_comes_once_and_in_order() {
     let stage = stage();
-    proptest!(|(mut input in bytes(), is_to_another in any::<bool>())| {
+    proptest!(ProptestConfig::with_cases(64), |(mut input in bytes(), is_to_another in any::<bool>())| {
         input.insert(0, NOBODY_WRITES | if is_to_another { TO_ANOTHER } else { 0 });
         let _ = stage.play(&input);
     });

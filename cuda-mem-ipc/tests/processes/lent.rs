@@ -206,7 +206,7 @@ fn pins_end_when_the_receiver_dies() {
         let world = World::new();
         let stream = world.new_stream();
         let allocator = allocator(&world);
-        for _ in 0..crate::common::death_rounds() {
+        for _ in 0..3 {
             let block = allocator.allocate(10 << 20, &stream).unwrap();
             let buffer = Exportable::new(&allocator, block).unwrap();
             let mut receiver = cast.start("mortal");

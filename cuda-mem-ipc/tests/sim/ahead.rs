@@ -6,11 +6,15 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{
+    AheadLimit, Exportable, Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions, wire,
+};
+use cuda_mem_pool::MemoryResource;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_sim::Sim;
 
 use crate::calls::calls_of;
-use crate::other::{LIMIT, both_ends};
+use crate::other::{LIMIT, SHORT, both_ends};
 use crate::own_sim::OwnSim;
 
 const IMPORT: &str = "cuMemImportFromShareableHandle";
@@ -227,6 +231,33 @@ fn a_hand_over_that_fails_leaves_its_segment_announced_ahead() {
     assert_eq!(link.pool.trim(), 2 << 20);
     link.wait_until(|link| link.importer.mapped_ahead() == 0);
     link.wait_until(|link| link.count("cuMemUnmap") == link.count("cuMemMap"));
+}
+
+/// Its queue is full, and stays so: nobody reads what is sent to it.
+#[test]
+fn a_receiver_without_room_costs_one_export_of_each_handle() {
+    let sim = OwnSim::of(Sim::builder());
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let (here, there) = both_ends();
+    // It maps any number of segments ahead, it says.
+    there.send(wire::ACCEPT, &[0xff; 16], &[], LIMIT).unwrap();
+    let exporter = Exporter::new(&context, here, LIMIT).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let pool = SharedPool::new(&context, &SharedPoolOptions::default()).unwrap();
+    let mut told = Vec::new();
+    loop {
+        told.push(pool.allocate_isolated(1, &stream).unwrap());
+        if !exporter.announce(&told[told.len() - 1]).unwrap() {
+            break;
+        }
+    }
+    let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+    let block = Exportable::new(&allocator, allocator.allocate(10 << 20, &stream).unwrap()).unwrap();
+    sim.record(true);
+    let refused = exporter.hand_over(&block, &stream, SHORT);
+    assert!(matches!(refused, Err(Error::Timeout { .. })), "{refused:?}");
+    let exports = sim.log().count("cuMemExportToShareableHandle");
+    assert!((1..=8).contains(&exports), "{exports}");
 }
 
 /// The importer is about to map it while everything is dropped.

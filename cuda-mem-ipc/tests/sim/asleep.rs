@@ -188,3 +188,34 @@ fn each_call_of_the_driver_may_fail() {
     println!("{count} calls failed: {fates:?}");
     assert!(count > 40 && fates.iter().all(|fate| *fate > 0), "{count}, {fates:?}");
 }
+
+/// Its signal has gone to the driver, which takes a while, when the other one goes.
+#[test]
+fn a_rank_that_leaves_during_a_barrier_is_at_fault_for_it() {
+    const LATE: Duration = Duration::from_secs(1);
+    let sim = OwnSim::of(Sim::builder());
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let directory = std::env::temp_dir().join(format!("cuda-mem-leaves-{}", std::process::id()));
+    let join = |rank| {
+        let group = Group::join(&context, "ranks", rank, 2, &directory, &options()).unwrap();
+        let stream = Stream::new(&context).unwrap();
+        group.barrier(&stream).unwrap();
+        (group, stream)
+    };
+    let ((stays, stream), leaves) = thread::scope(|scope| {
+        let other = scope.spawn(|| join(1));
+        (join(0), other.join().unwrap())
+    });
+    context.synchronize().unwrap();
+    sim.delay("cuStreamWriteValue64", LATE);
+    let refused = thread::scope(|scope| {
+        let barrier = scope.spawn(|| stays.barrier(&stream));
+        thread::sleep(SOON);
+        drop(leaves);
+        barrier.join().unwrap()
+    });
+    sim.clear_faults();
+    assert!(matches!(refused, Err(Error::Left { rank: 1 })), "{refused:?}");
+    assert_eq!(culprit(&stays.check().unwrap_err()), (1, "Left".to_owned()));
+    let _ = std::fs::remove_dir_all(&directory);
+}

@@ -1,10 +1,12 @@
 //! A forked child has its parent's objects and may only drop them.
 
+use std::os::fd::AsFd;
+
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::transport::{Address, Connection, FIRST_KIND, Listener, PeerPolicy, Pending, pair};
 
 use crate::child;
-use crate::other::{LIMIT, both_ends};
+use crate::other::{LIMIT, both_ends, open_descriptors};
 
 #[test]
 fn a_forked_child_gets_an_error_and_harms_nobody() {
@@ -78,4 +80,26 @@ fn what_is_dropped_has_ended_though_a_forked_child_has_it() {
     let mut status = 0;
     // SAFETY: one status to write.
     assert_eq!(unsafe { libc::waitpid(loader, &raw mut status, 0) }, loader);
+}
+
+/// There is no driver here that would tell of the fork, and the threads that close are the parent's.
+#[test]
+fn what_a_peer_has_sent_is_closed_in_a_forked_child_too() {
+    if let Some(output) = child::again("fork::what_a_peer_has_sent_is_closed_in_a_forked_child_too", &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let (here, there) = both_ends();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let [first, mut second] = [(); 2].map(|()| {
+        here.send(FIRST_KIND, b"", &[file.as_fd()], LIMIT).unwrap();
+        Some(there.recv(LIMIT).unwrap().descriptors)
+    });
+    // By a thread, which then waits for more.
+    drop(first);
+    child::forked(|| {
+        let before = open_descriptors();
+        drop(second.take());
+        let closed = before - open_descriptors();
+        if closed == 1 { Ok(()) } else { Err(format!("{closed} descriptors were closed")) }
+    });
 }

@@ -6,7 +6,7 @@ use cuda_mem_ipc::symmetric::{Error, GroupOptions, SIGNAL_PAD_BYTES, SymmetricBa
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, checksum, test_name};
-use crate::common::pattern;
+use crate::common::{is_filled, pattern};
 use crate::rank::{Crew, LONG, Rank, SOON, options};
 
 const SIZES: [usize; 3] = [300_001, 0, 5 << 20];
@@ -41,7 +41,7 @@ fn read_and_write(rank: &Rank) {
         let own = rank.download(&memory.get_buffer(rank.number(), 0..size).unwrap());
         for from in 0..rank.ranks() {
             let place = from * size / rank.ranks()..(from + 1) * size / rank.ranks();
-            assert!(own[place].iter().all(|byte| usize::from(*byte) == from), "by rank {from}");
+            assert!(is_filled(&own[place], from as u8), "by rank {from}");
         }
         rank.meet(&*memory);
     }

@@ -62,10 +62,7 @@ impl Returned {
     }
 
     fn send(&mut self, link: &ImportLink) -> Result<bool> {
-        let release = match self.release {
-            Some(release) => release,
-            None => self.record(link)?,
-        };
+        let release = self.release.map_or_else(|| self.record(link), Ok)?;
         self.release = Some(release);
         link.send(release)
     }
@@ -122,13 +119,11 @@ impl ImportLink {
 
     /// Tells the exporter to look at the ring, now or as soon as it can be. What is in the ring is there.
     fn wake_exporter(&self) {
-        match say(&self.connection, &wire::Message::Ring, &[], Duration::ZERO) {
-            // One whose queue is full has something to wake up for.
-            Err(error) if !error.is_timeout() && !error.is_gone() && !matches!(error, Error::Broken) => {
-                // The system is short of something. Nobody else wakes it: the exporter does not say again that it sleeps.
-                self.is_to_wake.store(true, Ordering::SeqCst);
-            }
-            _ => {}
+        // An exporter whose queue is full has something to wake up for.
+        let said = say(&self.connection, &wire::Message::Ring, &[], Duration::ZERO);
+        if said.is_err_and(|error| error.is_the_system_s()) {
+            // The system is short of something. No other call wakes the exporter: it does not say again that it sleeps.
+            self.is_to_wake.store(true, Ordering::SeqCst);
         }
     }
 
@@ -169,8 +164,7 @@ impl Watched for ImportLink {
         &self.connection
     }
 
-    /// It may have as many descriptors as a segment has. Of what a peer has sent only so many stay open: its messages stay in the socket until
-    /// some are mapped.
+    /// It may have as many descriptors as a segment has. Of what a peer has sent only so many are open: other messages stay in the socket.
     fn may_read(&self) -> bool {
         let waiting = self.waiting.load(Ordering::SeqCst);
         let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);

@@ -1,7 +1,7 @@
 //! How all ranks agree on a call before any of them makes it.
 //!
 //! Two exchanges: in the first each rank says what it is about to do, in the second that it has heard all and they are at one. A rank
-//! that is late for the first is noticed by those that wait, who do not come to the second: nobody makes the call then. What is left is
+//! that is late for the first is noticed by the ranks that wait, which do not come to the second: no rank makes the call then. What is left is
 //! a rank that stops between the two for as long as the others wait; a [`Group`](crate::symmetric::Group) notices that too.
 //!
 //! A call may fail on some ranks alone: after one that leaves something behind, all say in a third exchange whether it worked. What all have is
@@ -123,7 +123,7 @@ impl Calls {
         let said = talk.hear([number, kind as u64, size, sequence], &retired);
         let said = said.inspect_err(|error| self.end(error))?;
         self.agreements += 1;
-        // All ranks compare the same messages: when they differ nobody comes to the second exchange.
+        // All ranks compare the same messages: when they differ no rank comes to the second exchange.
         let agreed = compare(&said, talk.exchange.rank(), kind)?;
         talk.expect([number, GO, size, sequence]).inspect_err(|error| self.end(error))?;
         Ok(agreed)
@@ -195,7 +195,7 @@ fn encode(head: &[u64; HEAD], retired: &[u64]) -> Vec<u8> {
     head.iter().chain(retired).flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What ranks agree over, for whom, and for how long they are waited for.
+/// What ranks agree over, for which backend, and for how long they are waited for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Talk<'e> {
     pub(super) exchange: &'e dyn Exchange,

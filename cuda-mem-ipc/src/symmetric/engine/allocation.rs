@@ -194,7 +194,7 @@ impl Allocation {
 
     pub(super) fn clear(&self) -> Result<()> {
         let (stream, Layout { pad, whole, .. }) = (&self.shared.stream, self.layout);
-        // SAFETY: the end of new memory, which nobody else uses yet; waited for below.
+        // SAFETY: the end of new memory, which no other code uses yet; waited for below.
         let cleared = unsafe { copy::memset_async(stream, self.address + pad as u64, 0, whole - pad) };
         stream.synchronize()?;
         Ok(cleared?)

@@ -97,7 +97,7 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Collective, and the last call.
     fn close(&self) -> Result<()>;
 
-    /// Everybody is gone who would use it, and the other ranks are not asked. Nothing, after a [`close`](Self::close).
+    /// Nothing in this process uses it any more, and the other ranks are not asked. Nothing, after a [`close`](Self::close).
     fn abandon(&self);
 
     fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()>;
@@ -201,7 +201,7 @@ impl EngineBackend {
             // SAFETY: registered above, and no rank has opened it: all have heard of the failure, and are here.
             shared.note_failure(shared.call(|| unsafe { shared.engine.unregister(window) }));
         }
-        // Under the lock of all calls: nobody was faster.
+        // Under the lock of all calls: no other thread was faster.
         let _ = allocation.opened.set(opened?);
         Ok(())
     }
@@ -280,7 +280,7 @@ unsafe impl SymmetricBackend for EngineBackend {
     }
 
     /// Waits for nothing: the memory goes back to the library with the first call of all ranks that finds it freed by all, no
-    /// [`SymmetricMemory`] of it left on any, and their uses of it over. Such a call does not wait for streams either: who needs the room
+    /// [`SymmetricMemory`] of it left on any, and their uses of it over. Such a call does not wait for streams either: a program that needs the room
     /// waits for its streams before it allocates.
     ///
     /// # Errors

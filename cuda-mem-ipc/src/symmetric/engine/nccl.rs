@@ -214,7 +214,7 @@ impl Engine for Nccl {
     fn close(&self) -> Result<()> {
         let communicator = lock(&self.communicator).take().ok_or(Error::EngineClosed { backend: NAME })?;
         let communicator = communicator.into_inner();
-        // SAFETY: a communicator that nobody else can reach any more; all ranks are at this call.
+        // SAFETY: a communicator that no other code can reach any more; all ranks are at this call.
         let finalised = unsafe { self.table.ncclCommFinalize()(communicator) };
         // SAFETY: as above.
         let destroyed = unsafe { self.table.ncclCommDestroy()(communicator) };
@@ -224,8 +224,7 @@ impl Engine for Nccl {
 
     fn abandon(&self) {
         if let Some(communicator) = lock(&self.communicator).take() {
-            // SAFETY: a communicator that nobody else can reach any more, and whose windows are not used. Its memory stays: other ranks
-            // may read it.
+            // SAFETY: a communicator that no other code can reach any more, and whose windows are not used. Its memory stays for other ranks.
             let _ = unsafe { self.table.ncclCommAbort()(communicator.into_inner()) };
         }
     }

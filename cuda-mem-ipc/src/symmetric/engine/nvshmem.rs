@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on the contract of `cuda_mem_sys::nvshmem::Table`, on NVSHMEM's documentation for what each function takes, and on nobody else in the
+//! Relies on the contract of `cuda_mem_sys::nvshmem::Table`, on NVSHMEM's documentation for what each function takes, and on no other code of the
 //! process finalising an instance that is used here. The library's functions are called one at a time, as it asks for: behind a lock. Its one
 //! instance in a process has one [`EngineBackend`] at a time, by the claim.
 
@@ -60,7 +60,7 @@ struct Nvshmem {
 impl EngineBackend {
     /// A backend over NVSHMEM.
     ///
-    /// An instance that is initialised in the process already, by whomever, is used as it is: it must have the same ranks, in the same order, on
+    /// An instance that is initialised in the process already, by any code, is used as it is: it must have the same ranks, in the same order, on
     /// the context's device, its owner must not finalise it before [`close`](EngineBackend::close), and it stays afterwards. Otherwise one is
     /// initialised by a unique id that travels over `exchange`. What the library reads from the environment, such as the size of its heap
     /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's.
@@ -69,8 +69,7 @@ impl EngineBackend {
     ///
     /// [`Error::EngineInUse`], [`Error::OtherInstance`]; [`Error::Disagrees`] for ranks with another version, or of which only some have
     /// an instance, before any is initialised; those of the exchange; [`Error::Engine`], and
-    /// [`Error::FailedElsewhere`] or [`Error::Uneven`] when another rank's initialisation fails: an instance that not all ranks have stays until the
-    /// process ends.
+    /// [`Error::FailedElsewhere`] or [`Error::Uneven`] when another rank's fails: an instance that not all have lasts as the process does.
     pub fn nvshmem(
         table: Table,
         context: &Context,

@@ -1,4 +1,4 @@
-//! What ranks have announced, and what of it is mapped: what is not, each is a descriptor of whoever has it before it.
+//! What ranks have announced, and what of it is mapped. What is not mapped yet takes a descriptor each in the process that was told of it.
 //!
 //! A program may allocate a lot before its first rendezvous. So a rank that makes something itself maps what has come of the others
 //! but for the last few, and says in the directory how much it has mapped. It announces no more than that and so many behind it, and
@@ -19,7 +19,7 @@ use crate::transport::Descriptors;
 /// How many segments of a rank may be announced and not mapped elsewhere yet, and how many pieces of words.
 pub(super) const ANNOUNCED: usize = 256;
 
-/// So many are left alone by who maps nothing of his own: they may never be asked for.
+/// So many a rank leaves unmapped when it maps ahead: they may never be asked for.
 pub(super) const LEFT_ALONE: usize = 16;
 
 /// The most segments of a rank that are believed in, and the most pieces of words.
@@ -94,7 +94,7 @@ impl<T: Announced> Row<T> {
 
     /// Maps all but the last few.
     fn map_ahead(&self, own: &Inner, rank: usize) -> Result<()> {
-        // Who has it maps what comes, and may wait for that.
+        // The thread that has the lock maps what comes, and may wait for that.
         let Some(mut mapped) = try_lock(&self.mapped) else { return Ok(()) };
         while self.len() > LEFT_ALONE
             && let Some(next) = self.announced.next()
@@ -128,7 +128,7 @@ impl<T: Announced> Row<T> {
 pub(super) const ORDER: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;
 
 impl Inner {
-    /// Maps what others may wait for, before this rank waits for them.
+    /// Maps what other ranks may wait for, before this rank waits for them.
     pub(super) fn map_ahead(&self) -> Result<()> {
         self.state.others().try_for_each(|(rank, peer)| {
             peer.segments.map_ahead(self, rank)?;

@@ -2,7 +2,7 @@
 //!
 //! | offset | what |
 //! |---|---|
-//! | 0 | who broke the group: 0, or the rank plus 1 and from bit 32 on the reason |
+//! | 0 | which rank broke the group: 0, or the rank plus 1 and from bit 32 on the reason |
 //! | 8 | how many steps were ended, from bit 32 on, and how the last one was: [`super::sleep`] |
 //! | 256 + 16 r | which step rank r has come to |
 //! | 264 + 16 r | not 0 when rank r has left |
@@ -114,7 +114,7 @@ impl Directory {
         let (at, generation) = place(rank, entry.sequence);
         let said = [entry.sequence, entry.size, entry.segment, entry.offset, entry.pad, entry.words];
         let [head, words @ ..] = self.mapping.words::<7>(at)?;
-        // Who reads meanwhile finds neither the old nor the new one: who has seen a word of the new one, and has fenced, sees this.
+        // A reader finds neither the old nor the new entry meanwhile: if it has read a word of the new one, it sees this 0 behind its fence.
         head.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         for (word, value) in words.into_iter().zip(said) {

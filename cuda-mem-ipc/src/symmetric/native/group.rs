@@ -22,14 +22,14 @@ use super::watch;
 use super::words::{OwnWords, Piece, Words};
 use crate::primitive::{lock, lock_over_calls, refuse_forked};
 use crate::symmetric::{Allocated, Error, PeerBuffer, Result, SymmetricMemory};
-use crate::transport::{Deadline, PeerPolicy, until};
+use crate::transport::{Deadline, PeerPolicy};
 
 /// How a group works. All ranks pass the same. The [module](crate::symmetric) has an example.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
     /// How long a rank is waited for: to join, to allocate, to map what is announced, to take a message. 60 seconds.
     pub timeout: Duration,
-    /// Who may be a rank.
+    /// Which processes may be ranks.
     pub policy: PeerPolicy,
     /// Bytes of a segment's data, at least: a larger allocation has one of its own. 64 MiB.
     pub segment_bytes: usize,
@@ -50,8 +50,8 @@ impl Default for GroupOptions {
 
 /// The ranks that allocate together, processes of one host with a device each. Clones are handles to the same group.
 ///
-/// It ends with its last handle, [`SymmetricMemory`] and backends count: the rank has left then, and others that wait for it
-/// are let go. [`Group::join`] makes it; the [module](crate::symmetric) has an example.
+/// It ends with its last handle, [`SymmetricMemory`] and backends count: the rank has left then, and other ranks that
+/// wait for it are let go. [`Group::join`] makes it; the [module](crate::symmetric) has an example.
 #[derive(Clone)]
 pub struct Group {
     pub(super) inner: Arc<Inner>,
@@ -195,7 +195,7 @@ impl Group {
         let address = allocation.address();
         let memory = self.clone().rendezvous(Arc::clone(&allocation), address);
         if let Err(Error::Missing { .. } | Error::Asleep { .. }) = memory {
-            // The others may take it for theirs yet.
+            // The other ranks may come to it yet.
             *lock(&self.inner.pending) = Some(allocation);
         }
         Ok(GroupBuffer { memory: memory?, count, values: PhantomData })
@@ -281,10 +281,7 @@ impl Inner {
         self.state.expect_awake()?;
         let mut words = self.take_words()?;
         words.go_on()?;
-        let found = making.segments.iter().find_map(|segment| {
-            let block = segment.take(len)?;
-            Some((Arc::clone(segment), block))
-        });
+        let found = making.segments.iter().find_map(|own| Some((Arc::clone(own), own.take(len)?)));
         let (segment, block) = match found {
             Some(found) => found,
             None => {
@@ -329,17 +326,10 @@ impl Inner {
     pub(super) fn announce(&self, kind: u16, payload: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
         let deadline = Deadline::after(self.options.timeout);
         for (rank, peer) in self.state.others() {
-            let send = || peer.connection.send(kind, payload, &[descriptor], deadline);
-            let may_pass = || !deadline.has_passed() && self.state.check().is_ok();
-            let sent = until(deadline, "fewer descriptors were under way", || match send() {
-                // Of all of the user's processes together, some of which may be slow to receive theirs.
-                Err(crate::Error::TooManyInFlight) if may_pass() => Ok(false),
-                sent => sent.map(|()| true),
-            });
-            match sent {
-                // It needs nothing any more; the others do, as they do of what was announced before it left.
+            match peer.connection.send(kind, payload, &[descriptor], deadline) {
+                // A rank that has left needs nothing any more. The other ranks do.
                 Err(_) if self.state.directory.has_left(rank) => {}
-                // Some know of it and some do not: that cannot be taken back.
+                // Some ranks know of it and some do not: that cannot be taken back.
                 sent => sent.map_err(|error| self.state.unsent(rank, &error))?,
             }
         }
@@ -350,7 +340,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if forked() {
-            // The parent's: its thread is not here, and its group goes on.
+            // The group is the parent's: its thread is not here, and its group goes on.
             return;
         }
         // What still waits would hold up the release of the memory.

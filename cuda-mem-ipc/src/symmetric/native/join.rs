@@ -13,14 +13,14 @@ use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
 use crate::memory_file;
 use crate::symmetric::{Error, Result};
-use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller, peer_pid, until};
+use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller, peer_pid};
 
 /// For what is there already.
 const AT_ONCE: Duration = Duration::ZERO;
-/// How many may be connected, beside the ranks that are missing, without a word.
+/// How many clients may be connected, beside the ranks that are missing, without a word.
 const MOST_STRANGERS: usize = 64;
 
-/// Who has connected, and has not said yet which rank it is.
+/// A process that has connected, and has not said yet which rank it is.
 enum Client {
     Connected(Pending),
     Admitted(Connection),
@@ -52,7 +52,7 @@ impl Group {
     /// [`Error::Missing`], which names the ranks that did not come; [`Error::NotAccepted`] for numbers that cannot be,
     /// [`Error::Join`] for a name or a directory that cannot be used; [`Error::Transport`], [`Error::OtherGroup`],
     /// [`Error::RankTaken`] for processes that are found at a lower rank's place and are no ranks of this group; [`Error::Core`].
-    /// Who comes to this rank's place and is no rank of this group gets an error, and is not waited for.
+    /// A process that connects to this rank's socket and is no rank of this group gets an error, and is not waited for.
     pub fn join(
         context: &Context,
         name: &str,
@@ -113,8 +113,8 @@ impl<'j> Joining<'j> {
         Ok(slots)
     }
 
-    /// Waits for the ranks above. Who says nothing is left to it, and who says something else, or is not admitted, is no rank of this
-    /// group: neither is of any concern to those that come.
+    /// Waits for the ranks with higher numbers. A client that says nothing is not waited for. A client that says something else, or is not
+    /// admitted, is no rank of this group. Neither delays the ranks.
     fn accept(&self, listener: &Listener, slots: &mut [Option<Connection>]) -> Result<()> {
         let mut clients = Vec::<Client>::new();
         loop {
@@ -132,10 +132,10 @@ impl<'j> Joining<'j> {
             if ready.is_empty() || self.deadline.has_passed() {
                 return Err(self.missing(missing, "join"));
             }
-            // From the last on: the places of those before stay as they are. The listener is the first.
+            // From the last on: the places of the clients before stay as they are. The listener is the first.
             for place in ready.into_iter().rev() {
                 let heard = match place {
-                    // Of the process that has the most, the first makes room: descriptors would be missed.
+                    // The first client of the process that has the most makes room: otherwise descriptors would run out.
                     None if clients.len() >= missing.len() + MOST_STRANGERS => {
                         let pids = clients.iter().map(|one| peer_pid(one.as_fd())).collect::<Vec<_>>();
                         let of_its = |place: &usize| pids.iter().filter(|pid| **pid == pids[*place]).count();
@@ -156,7 +156,7 @@ impl<'j> Joining<'j> {
         }
     }
 
-    /// Hears what a client has to say, and enters it if it is a rank that is missing. What is returned has more to say.
+    /// Takes the next message of a client, and enters the client if it is a rank that is missing. A client that is returned has more to say.
     fn hear_out(
         &self,
         client: Client,
@@ -170,7 +170,7 @@ impl<'j> Joining<'j> {
             }
             Client::Admitted(connection) => {
                 let heard = connection.recv(AT_ONCE)?;
-                // Who is of another group, or comes as a rank that is there, hears of it by the connection's end.
+                // A client of another group, or one that comes as a rank that is there, sees the connection end.
                 if let Ok(rank) = self.rank_of(heard, None) {
                     let _ = self.enter(slots, rank, connection);
                 }
@@ -188,7 +188,7 @@ impl<'j> Joining<'j> {
         connection.send(message::HELLO, &own.encode(), &[], deadline)
     }
 
-    /// Which rank says this of itself, which is rank `expected`, if that is known.
+    /// The rank that a hello is of. It must be `expected`, if that is known.
     fn rank_of(&self, heard: Message, expected: Option<usize>) -> Result<usize> {
         let failed = |source| Error::Transport { rank: expected.unwrap_or(self.ranks), source };
         let (kind, bytes) = (heard.kind, heard.payload.len());
@@ -223,7 +223,7 @@ impl<'j> Joining<'j> {
         }
     }
 
-    /// Shares the directory, and waits until all have it.
+    /// Shares the directory, and waits until all ranks have mapped it.
     fn complete(&self, context: &Context, connections: Vec<Option<Connection>>) -> Result<Group> {
         let directory = match connections.first() {
             Some(Some(first)) => {
@@ -240,11 +240,7 @@ impl<'j> Joining<'j> {
                 let descriptor = directory.mapping.as_fd();
                 for (rank, connection) in connections.iter().enumerate() {
                     let Some(connection) = connection else { continue };
-                    let send = || connection.send(message::DIRECTORY, &[], &[descriptor], self.deadline);
-                    let sent = until(self.deadline, "fewer descriptors were under way", || match send() {
-                        Err(TransportError::TooManyInFlight) if !self.deadline.has_passed() => Ok(false),
-                        sent => sent.map(|()| true),
-                    });
+                    let sent = connection.send(message::DIRECTORY, &[], &[descriptor], self.deadline);
                     sent.map_err(|source| Error::Transport { rank, source })?;
                 }
                 directory
@@ -253,9 +249,9 @@ impl<'j> Joining<'j> {
         let state = State::new(self.name, self.rank, connections, directory);
         let group = Group::of(context, state.map_err(|source| self.failed(source))?, self.options)?;
         group.inner.meet("join", Ok(0), true)?;
-        // All have mapped it.
+        // All ranks have mapped it.
         let sealed = group.inner.state.directory.mapping.seal();
-        group.inner.settle("join", sealed.map_err(Error::from))?;
+        group.inner.settle("join", 0, sealed.map_err(Error::from))?;
         Ok(group)
     }
 }

@@ -18,7 +18,7 @@ use crate::symmetric::{Allocated, Error, Result};
 /// How long a rank that is about to allocate is waited for awake.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// When it is too late, counted from the first that was not there.
+/// When it is too late, counted from the first rank that was not there.
 pub(super) struct Patience {
     timeout: Duration,
     began: OnceCell<Instant>,
@@ -34,7 +34,7 @@ impl Patience {
         if waited < AWAKE {
             std::thread::yield_now();
         } else {
-            // So that it is not noticed much later than it comes.
+            // So that a rank is not noticed much later than it comes.
             std::thread::sleep((waited / 8).min(SLICE));
         }
     }
@@ -54,7 +54,7 @@ impl Inner {
             let segment = peer.segments.get(self, rank, entry.segment, &patience)?;
             let invalid = |(what, value, most)| Error::Invalid { rank, what, value, most };
             let (offset, pad) = place(&entry, &segment).map_err(invalid)?;
-            let (number, index) = (entry.words >> 32, entry.words & 0xffff_ffff);
+            let (number, index) = Words::of_place(entry.words);
             let piece = peer.pieces.get(self, rank, number, &patience)?;
             let most = (piece.room as u64).saturating_sub(1);
             let words = usize::try_from(index).ok().filter(|words| *words < piece.room);
@@ -64,7 +64,7 @@ impl Inner {
         Ok(remotes)
     }
 
-    /// What a rank says of an allocation, compared with this one's.
+    /// What a rank says of an allocation, compared with what this rank has.
     fn entry(&self, rank: usize, allocation: &Allocation, patience: &Patience) -> Result<Entry> {
         let (directory, sequence) = (&self.state.directory, allocation.sequence);
         let ours = allocation.size as u64;
@@ -107,10 +107,10 @@ pub(super) struct Allocation {
     pub(super) words: Words,
     pub(super) size: usize,
     pub(super) sequence: u64,
-    /// No other one of the process has it, of whatever group.
+    /// No other allocation of the process has it, of whatever group.
     serial: u64,
     pub(super) uses: Uses,
-    /// The same allocation on each rank, once all have been looked at; none for this one.
+    /// The same allocation on each rank, once all have been looked at; none for this rank.
     pub(super) remotes: OnceLock<Vec<Option<Remote>>>,
 }
 

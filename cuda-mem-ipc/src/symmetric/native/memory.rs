@@ -1,7 +1,7 @@
 //! What a rank has after the rendezvous, and its signals: words in host memory that one stream writes and another rank's waits for.
 //!
 //! Each rank has words for each of its allocations, by operation, channel and sender, and each word has one writer. A signal is
-//! the next number, so none is lost and none counts twice; the words of a rank are written by others and waited for at home.
+//! the next number, so none is lost and none counts twice. The other ranks write a rank's words, and its own streams wait for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,13 +89,13 @@ impl SymmetricMemory for NativeMemory {
             put
         });
         let wait = |from| self.wait(&mut waited, stream, from, Operation::Barrier, channel, timeout);
-        puts.and_then(|()| others().try_for_each(wait)).inspect_err(|_| self.break_if(has_begun))
+        puts.and_then(|()| others().try_for_each(wait)).inspect_err(|error| self.break_if(has_begun, error))
     }
 
     fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
         self.begin("put_signal", stream, to, channel)?;
         let (counts, put) = self.put(stream, to, Operation::Signal, channel);
-        put.inspect_err(|_| self.break_if(counts))
+        put.inspect_err(|error| self.break_if(counts, error))
     }
 
     fn wait_signal(
@@ -118,9 +118,11 @@ impl NativeMemory {
     }
 
     /// Behind an error: breaks the group if a signal of the call counts. Some ranks see it, or it would be sent again and count twice.
-    fn break_if(&self, counts: bool) {
+    fn break_if(&self, counts: bool, error: &Error) {
+        let (rank, why) =
+            if let Error::Left { rank } = error { (*rank, Why::Left) } else { (self.rank(), Why::Failed) };
         if counts {
-            self.view.group.inner.state.break_by(self.rank(), Why::Failed);
+            self.view.group.inner.state.break_by(rank, why);
         }
     }
 
@@ -160,9 +162,9 @@ impl NativeMemory {
             if state.directory.has_left(from) && !fence.is_complete()? {
                 return Ok(false);
             }
-            // Before the wait itself: from here on it ends, whatever becomes of the other rank.
+            // Before the wait itself: from here on the wait ends, whatever becomes of the other rank.
             let noted = state.note_wait(from, &line, generation, timeout)?;
-            // If it has gone since, nobody has looked at this one.
+            // If the rank has gone since, the watching thread has not looked at this wait.
             if state.is_gone(from) && !fence.is_complete()? {
                 state.was_refused(noted);
                 return Ok(false);
@@ -181,12 +183,10 @@ impl NativeMemory {
 
     /// Poison stands for a rank that is at fault, and so does a word that has no next number: so many signals do not come to pass.
     fn explain(&self, error: CoreError, rank: usize) -> Error {
-        match (error, self.check()) {
-            (CoreError::Poisoned | CoreError::NotAccepted { .. }, Err(broken)) => broken,
-            (CoreError::Poisoned | CoreError::NotAccepted { .. }, Ok(())) => {
-                self.view.group.inner.state.break_by(rank, Why::Unreachable)
-            }
-            (error, _) => error.into(),
+        if !matches!(error, CoreError::Poisoned | CoreError::NotAccepted { .. }) {
+            return error.into();
         }
+        // Of a group that is broken already it returns why.
+        self.view.group.inner.state.break_by(rank, Why::Unreachable)
     }
 }

@@ -131,7 +131,7 @@ impl NativeBackend {
     ///
     /// # Safety
     ///
-    /// The allocation is the caller's, and nobody uses it by its address once the result is dropped.
+    /// The allocation is the caller's, and no code uses it by its address once the result is dropped.
     pub unsafe fn take(&self, address: CUdeviceptr) -> Result<Freed> {
         let (group, _) = self.owner(address)?;
         group.take(address, |_| true)
@@ -179,8 +179,7 @@ unsafe impl SymmetricBackend for NativeBackend {
         self.owner(address).map(|(_, allocation)| allocation.allocated())
     }
 
-    /// Memory that nobody has a [`SymmetricMemory`] of is reused when the uses that are known of it are over, for which this
-    /// waits.
+    /// Memory without a [`SymmetricMemory`] is reused when the uses that are known of it are over, for which this waits.
     unsafe fn free(&self, allocated: Allocated) -> Result<()> {
         let (group, _) = self.owner(allocated.address)?;
         group.take(allocated.address, |found| found.allocated() == allocated).map(drop)
@@ -220,7 +219,7 @@ unsafe impl Exchange for Group {
         self.world_size()
     }
 
-    /// A rank that says nothing in time breaks the group, for all ranks: those that heard everybody must not go on alone.
+    /// A rank that says nothing in time breaks the group, for all ranks: ranks that heard all others must not go on alone.
     ///
     /// # Errors
     ///
@@ -233,7 +232,7 @@ unsafe impl Exchange for Group {
         for (rank, peer) in state.others() {
             let sent = peer.connection.send(message::SAID, bytes, &[], deadline);
             sent.map_err(|error| match error {
-                // Nothing has gone out, to nobody.
+                // Nothing was sent to any rank.
                 source @ crate::Error::PayloadTooLong { .. } => Error::Transport { rank, source },
                 error => state.unsent(rank, &error),
             })?;
@@ -259,7 +258,7 @@ unsafe impl Exchange for Group {
                 }
             });
         }
-        // Somebody may have given up meanwhile, who would not do what all have said.
+        // A rank may have given up meanwhile, and would not do what all ranks have said.
         state.check()?;
         Ok(said)
     }

@@ -1,12 +1,12 @@
 //! How all ranks give the memory of a group's segments back, and get it again at the same addresses.
 //!
 //! Of the first step of either the directory says how it ended, which is written once: all ranks came, or one did not, or had failed before,
-//! and then nothing has changed on any rank. Who fails before the second, or does not come to it, breaks the group.
+//! and then nothing has changed on any rank. A rank that fails before the second step, or does not come to it, breaks the group.
 //!
 //! # Safety
 //!
-//! Relies on the promise of whoever puts a group to sleep. What a rank unmaps it has mapped for itself: the others have mappings of their own,
-//! which keep the memory.
+//! Relies on the promise of the caller of [`Group::sleep`]. What a rank unmaps it has mapped for itself: the other ranks have mappings of their
+//! own, which keep the memory.
 
 #![allow(unsafe_code, reason = "unmaps memory that others may use")]
 
@@ -65,7 +65,7 @@ impl Group {
                 Ok(())
             })
         });
-        inner.settle("sleep", slept)?;
+        inner.settle("sleep", own.len(), slept)?;
         Ok(own.iter().map(|own| own.segment.mapping.bytes()).sum())
     }
 
@@ -74,7 +74,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`sleep`](Self::sleep): where a rank has too little memory, all sleep on. Who cannot map another rank's memory breaks the group.
+    /// As [`sleep`](Self::sleep): where a rank has too little memory, all sleep on. A rank that cannot map another rank's memory breaks the group.
     pub fn wake(&self) -> Result<()> {
         refuse_forked()?;
         let (inner, (_reports, making)) = (&*self.inner, lock_over_calls(&self.inner.making));
@@ -86,14 +86,14 @@ impl Group {
         let made = inner.state.check().and_then(make);
         let ready = made.as_ref().map(Vec::len).map_err(Clone::clone);
         let counts = inner.meet("wake", ready, true).inspect_err(|_| {
-            // SAFETY: nobody was told of the new memory. What the driver refuses now is there for the next try.
+            // SAFETY: no rank was told of the new memory. What the driver refuses now is there for the next try.
             own.iter().for_each(|own| drop(unsafe { own.sleep() }));
         })?;
         let woken = (0..).zip(made?).try_for_each(|(number, (info, memory))| {
             inner.make_room::<Segment>(number)?;
             inner.announce(message::SEGMENT, info.as_bytes(), memory.as_fd())
         });
-        inner.settle("wake", woken.and_then(|()| inner.map_all(&counts)))?;
+        inner.settle("wake", own.len(), woken.and_then(|()| inner.map_all(&counts)))?;
         inner.state.is_asleep.store(false, Ordering::Release);
         Ok(())
     }
@@ -109,8 +109,8 @@ impl Inner {
         })
     }
 
-    /// The second step of all ranks, behind what this one has done.
-    pub(super) fn settle(&self, what: &'static str, done: Result<()>) -> Result<()> {
+    /// The second step of all ranks, behind what this one has done. A rank that sees the end of the first one late reads the segments here.
+    pub(super) fn settle(&self, what: &'static str, segments: usize, done: Result<()>) -> Result<()> {
         done.inspect_err(|error| {
             let (rank, why) = match error {
                 Error::Missing { ranks, .. } => (ranks.first(), Why::TimedOut),
@@ -119,7 +119,7 @@ impl Inner {
             };
             self.state.break_by(*rank.unwrap_or(&self.state.rank), why);
         })?;
-        self.meet(what, Ok(0), false).map(drop)
+        self.meet(what, Ok(segments), false).map(drop)
     }
 
     /// Returns when all ranks have come to this step, with how many segments each has. `before` is what this one has done before.
@@ -131,14 +131,14 @@ impl Inner {
         directory.come(state.rank)?.store(step_behind(begun) << 32 | said, ORDER);
         before?;
         loop {
-            // Before what the ranks say, who go on when the step has ended.
+            // Read before what the ranks say: they go on when the step has ended.
             let now = ended.load(ORDER);
             let come = |rank| Ok(directory.come(rank)?.load(ORDER));
             let come = (0..state.ranks()).map(come).collect::<Result<Vec<_>>>()?;
             let culprit = match Progress::of(begun, now, &come, may_fail) {
                 Progress::Passed => return Ok(come.into_iter().map(|said| said & FAILED).collect()),
                 Progress::Ended { rank, has_failed } => {
-                    // Who has failed may have done so because of another rank.
+                    // The rank may have failed because of another rank, which broke the group.
                     state.check()?;
                     return Err(if has_failed {
                         Error::FailedElsewhere { backend: NAME, call: what, rank }
@@ -146,13 +146,13 @@ impl Inner {
                         Error::Missing { ranks: vec![rank], what, waited: self.options.timeout }
                     });
                 }
-                Progress::Decided { culprit } => culprit,
+                Progress::Decided { culprit } => culprit.map(|rank| (rank, true)),
                 Progress::Waiting { rank } if self.is_too_late(rank, what, may_fail, &patience)? => {
-                    Some(rank)
+                    Some((rank, false))
                 }
                 Progress::Waiting { .. } => continue,
             };
-            // The first word counts, for all ranks.
+            // The rank that writes this first decides, for all ranks.
             let _ = ended.compare_exchange(begun, word_of(begun, culprit), ORDER, ORDER);
         }
     }
@@ -182,9 +182,9 @@ fn step_behind(word: u64) -> u64 {
     (word >> 32) + 1
 }
 
-/// What the directory says of a step that has ended behind another one: nothing more if all came, or 2 to the 16th and who is at fault.
-fn word_of(begun: u64, culprit: Option<usize>) -> u64 {
-    step_behind(begun) << 32 | culprit.map_or(0, |rank| 1 << 16 | rank as u64)
+/// What the directory says of a step that has ended behind another one: nothing more if all came, or the rank at fault and if it had failed.
+fn word_of(begun: u64, culprit: Option<(usize, bool)>) -> u64 {
+    step_behind(begun) << 32 | culprit.map_or(0, |(rank, failed)| (1 + u64::from(failed)) << 16 | rank as u64)
 }
 
 /// How far a step has come.
@@ -194,9 +194,9 @@ enum Progress {
     Passed,
     /// It has ended because of a rank that had failed, or had not come.
     Ended { rank: usize, has_failed: bool },
-    /// Nobody has said yet how it ends: with all ranks, or because of one that has failed.
+    /// No rank has written yet how it ends: with all ranks, or because of one that has failed.
     Decided { culprit: Option<usize> },
-    /// Nobody has failed, and this rank has not come.
+    /// No rank has failed, and this one has not come.
     Waiting { rank: usize },
 }
 
@@ -210,7 +210,7 @@ impl Progress {
             Self::Passed
         } else if now != begun {
             let rank = usize::try_from(now & 0xffff).unwrap_or(0);
-            Self::Ended { rank, has_failed: come.get(rank).is_some_and(has_failed) }
+            Self::Ended { rank, has_failed: now >> 17 & 1 == 1 }
         } else if let Some(rank) = come.iter().position(has_failed) {
             Self::Decided { culprit: Some(rank) }
         } else if let Some(rank) = come.iter().position(|said| said >> 32 != step) {
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(open(&[CAME, BEGUN | 2, 0]), Progress::Waiting { rank: 1 });
         assert_eq!(open(&[CAME, CAME, 0]), Progress::Waiting { rank: 2 });
         assert_eq!(open(&[CAME, CAME, STEP | FAILED]), Progress::Decided { culprit: Some(2) });
-        // Before who has not come, and what failed in an earlier step is over.
+        // A rank that has failed counts before one that has not come, and a failure of an earlier step is over.
         assert_eq!(open(&[CAME, 0, STEP | FAILED]), Progress::Decided { culprit: Some(2) });
         assert_eq!(open(&[CAME, BEGUN | FAILED]), Progress::Waiting { rank: 1 });
         assert_eq!(open(&[CAME, CAME, CAME]), Progress::Decided { culprit: None });
@@ -244,9 +244,14 @@ mod tests {
 
     #[test]
     fn what_was_said_first_of_a_step_is_how_it_has_ended() {
-        let ended = |culprit, may_fail| {
-            let come = [CAME, STEP | FAILED, BEGUN];
-            Progress::of(BEGUN, word_of(BEGUN, culprit), &come, may_fail)
+        let ended = |culprit: Option<usize>, may_fail| {
+            // The one that had failed may have called again since, or not.
+            let [one, other] = [[CAME, STEP | FAILED, BEGUN], [CAME, (6 << 32) | 2, BEGUN]].map(|come| {
+                let word = word_of(BEGUN, culprit.map(|rank| (rank, rank == 1)));
+                Progress::of(BEGUN, word, &come, may_fail)
+            });
+            assert_eq!(one, other);
+            one
         };
         assert_eq!(ended(None, true), Progress::Passed);
         assert_eq!(ended(Some(0), true), Progress::Ended { rank: 0, has_failed: false });
@@ -255,7 +260,7 @@ mod tests {
         // One that there is not, as a rank that lies may say.
         assert_eq!(ended(Some(7), true), Progress::Ended { rank: 7, has_failed: false });
         // The next step has ended too, because of this rank, which was slow.
-        assert_eq!(Progress::of(BEGUN, word_of(STEP, Some(0)), &[CAME], false), Progress::Passed);
+        assert_eq!(Progress::of(BEGUN, word_of(STEP, Some((0, false))), &[CAME], false), Progress::Passed);
     }
 
     proptest::proptest! {

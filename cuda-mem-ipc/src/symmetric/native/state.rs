@@ -1,4 +1,4 @@
-//! What the threads of a rank share: who is there, what was waited for, and whether the group is sound.
+//! What the threads of a rank share: the other ranks, what streams wait for, and whether the group is sound.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::primitive::lock;
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Connection, Deadline};
 
-/// How often it is looked whether somebody broke the group, by those who wait.
+/// How often a thread that waits looks whether a rank broke the group.
 pub(super) const SLICE: Duration = Duration::from_millis(2);
 /// So many waits are kept without a look at them.
 const KEEP: usize = 64;
@@ -48,7 +48,7 @@ pub(super) struct Peer {
     pub(super) is_gone: AtomicBool,
     pub(super) segments: Row<Segment>,
     pub(super) pieces: Row<Piece>,
-    /// What it has said in exchanges that this rank has not ended yet.
+    /// What the peer has said in exchanges that this rank has not ended yet.
     pub(super) said: Queue<Vec<u8>>,
 }
 
@@ -57,7 +57,7 @@ struct Waits {
     list: Vec<Waiting>,
     /// From so many on, those that are over are forgotten.
     prune_at: usize,
-    /// When the watching thread looks for who is late.
+    /// When the watching thread looks for ranks that are late.
     next: Option<Instant>,
     noted: u64,
 }
@@ -65,7 +65,7 @@ struct Waits {
 #[derive(Debug)]
 struct Waiting {
     number: u64,
-    /// Whose signal it is; nobody's if the wait was refused, and no rank is at fault for it.
+    /// The rank that is to signal; none if the wait was refused: then no rank is at fault for it.
     rank: Option<usize>,
     line: FenceLine,
     fence: Fence,
@@ -73,7 +73,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Whether its stream was let go, by whomever.
+    /// Whether its stream was let go, by the signal or by poison.
     fn is_over(&self) -> bool {
         !matches!(self.fence.is_complete(), Ok(false))
     }
@@ -117,12 +117,12 @@ impl State {
         self.peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, peer.as_ref()?)))
     }
 
-    /// Whether a rank's connection has ended. Its waits are looked at behind that: of who asks behind a note of his, one sees the other.
+    /// Whether a rank's connection has ended. Of a wait that was noted before this is asked, the caller or the watching thread sees that.
     pub(super) fn is_gone(&self, rank: usize) -> bool {
         matches!(self.peers.get(rank), Some(Some(peer)) if peer.is_gone.load(Ordering::Acquire))
     }
 
-    /// [`Error::Broken`] if anybody has found a rank to be at fault.
+    /// [`Error::Broken`] if any rank has found a rank to be at fault.
     pub(super) fn check(&self) -> Result<()> {
         let broken = self.broken.get().copied().or_else(|| self.directory.broken());
         match broken {
@@ -136,9 +136,9 @@ impl State {
         if is_asleep { Err(Error::Asleep { group: self.group.clone() }) } else { Ok(()) }
     }
 
-    /// Says that a rank is at fault, to all who are there, and lets the waiting streams go. The first word counts.
+    /// Tells all ranks that one is at fault, and lets the waiting streams go. If several ranks are said to be at fault, the first counts.
     pub(super) fn break_by(&self, rank: usize, why: Why) -> Error {
-        // Before the poison: whoever is let go must see why.
+        // Before the poison: a program whose stream is let go must see why.
         self.directory.break_by(rank, why);
         let (rank, why) = self.directory.broken().unwrap_or((rank, why));
         let is_first = self.broken.set((rank, why)).is_ok();
@@ -146,7 +146,7 @@ impl State {
         self.let_go();
         if is_first {
             for (_, peer) in self.others() {
-                // Who takes no message finds it in the directory.
+                // A rank that takes no message finds it in the directory.
                 let _ = peer.connection.send(message::BROKEN, &[], &[], Deadline::after(Duration::ZERO));
             }
             self.wake();
@@ -156,13 +156,13 @@ impl State {
 
     /// A message that all ranks have to get did not go to one of them.
     pub(super) fn unsent(&self, rank: usize, error: &TransportError) -> Error {
-        let why = match error {
+        let (rank, why) = match error {
             _ if self.directory.has_left(rank) => return Error::Left { rank },
-            error if error.is_gone() => Why::Died,
-            error if error.is_timeout() => Why::TimedOut,
-            // Other processes of the user have them under way.
-            TransportError::TooManyInFlight => return self.break_by(self.rank, Why::Failed),
-            _ => Why::Unreachable,
+            error if error.is_gone() => (rank, Why::Died),
+            error if error.is_timeout() => (rank, Why::TimedOut),
+            // The system refused this process: for other processes' descriptors that are under way, or for want of memory.
+            TransportError::TooManyInFlight | TransportError::System { .. } => (self.rank, Why::Failed),
+            _ => (rank, Why::Unreachable),
         };
         self.break_by(rank, why)
     }
@@ -178,14 +178,14 @@ impl State {
         self.broken.get().is_some() || self.is_leaving.load(Ordering::Acquire)
     }
 
-    /// This rank goes: nothing is waited for any more.
+    /// This rank leaves: its streams wait for nothing any more.
     pub(super) fn leave(&self) {
         self.is_leaving.store(true, Ordering::Release);
         self.let_go();
         self.wake();
     }
 
-    /// Notes a wait before it is put into its stream, so that nobody waits for the dead. What is returned is its number.
+    /// Notes a wait before it is put into its stream, so that no stream waits for a rank that is dead. Returns the number of the wait.
     pub(super) fn note_wait(
         &self,
         rank: usize,
@@ -215,8 +215,8 @@ impl State {
         Ok(number)
     }
 
-    /// A wait that was noted could not be put into its stream, for all that is known: nobody is late for it. If the stream has it all the
-    /// same, it is let go with the others.
+    /// A wait that was noted could not be put into its stream, for all that is known: no rank is late for it. If the stream has it all the
+    /// same, it is let go with the other waits.
     pub(super) fn was_refused(&self, number: u64) {
         let mut waits = lock(&self.waits);
         if let Some(refused) = waits.list.iter_mut().rev().find(|waiting| waiting.number == number) {
@@ -224,7 +224,7 @@ impl State {
         }
     }
 
-    /// Forgets what is over, and tells who is late, and when that has to be asked again.
+    /// Forgets waits that are over, and returns a rank that is late, and when to ask again.
     pub(super) fn overdue(&self) -> (Option<usize>, Option<Instant>) {
         if self.is_ending() {
             return (None, None);

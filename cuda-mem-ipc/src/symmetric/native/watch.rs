@@ -73,16 +73,16 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
         }
         match peer.connection.recv(Deadline::after(Duration::ZERO)) {
             Ok(message) => {
-                if let Err(why) = heard(state, peer, message) {
-                    state.break_by(rank, why);
-                    // Whatever else it says is of no use, and it may say it for ever.
+                if !is_heard(state, peer, message) {
+                    state.break_by(rank, Why::Unreachable);
+                    // Whatever else the rank says is of no use, and it may go on for ever.
                     peer.is_gone.store(true, Ordering::Release);
                     let _ = peer.connection.breaks(TransportError::Broken);
                     return;
                 }
             }
             Err(TransportError::Timeout { .. }) => return,
-            // Refused to this process, not by the other: what it has sent stays. If it lasts, the others' deadlines name this rank.
+            // This process's system refuses it: what the rank has sent stays. If that lasts, the deadlines of the other ranks name this one.
             Err(error) if error.is_the_system_s() => {
                 thread::sleep(AGAIN);
                 return;
@@ -91,6 +91,8 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
                 peer.is_gone.store(true, Ordering::Release);
                 let has_left = state.directory.has_left(rank);
                 match error {
+                    // This process has no room for descriptors, whatever the rank has sent.
+                    TransportError::ControlTruncated { .. } => state.break_by(state.rank, Why::Failed),
                     error if !error.is_gone() => state.break_by(rank, Why::Unreachable),
                     _ if !has_left => state.break_by(rank, Why::Died),
                     _ if state.waits_for(rank) => state.break_by(rank, Why::Left),
@@ -101,18 +103,18 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
     }
 }
 
-fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
-    let expect = |is_kept| if is_kept { Ok(()) } else { Err(Why::Unreachable) };
+/// Takes a message; false for one that no rank sends, or one too many.
+fn is_heard(state: &State, peer: &Peer, message: Message) -> bool {
     match message.kind {
-        message::SEGMENT => expect(peer.segments.announce(&message.payload, message.descriptors)),
-        message::WORDS => expect(peer.pieces.announce(&message.payload, message.descriptors)),
-        message::SAID => expect(message.descriptors.is_empty() && peer.said.push(message.payload)),
+        message::SEGMENT => peer.segments.announce(&message.payload, message.descriptors),
+        message::WORDS => peer.pieces.announce(&message.payload, message.descriptors),
+        message::SAID => message.descriptors.is_empty() && peer.said.push(message.payload),
         message::BROKEN => {
             if let Some((culprit, why)) = state.directory.broken() {
                 state.break_by(culprit, why);
             }
-            expect(message.descriptors.is_empty())
+            message.descriptors.is_empty()
         }
-        _ => Err(Why::Unreachable),
+        _ => false,
     }
 }

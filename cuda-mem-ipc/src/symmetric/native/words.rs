@@ -49,7 +49,7 @@ impl Piece {
         self.words.line(allocation * stride(self.ranks) + word)
     }
 
-    /// What each word of an allocation has come to; nothing if nobody has ever signalled by them.
+    /// What each word of an allocation has come to; nothing if no rank has ever signalled by them.
     fn counts(&self, allocation: usize) -> Result<Vec<u64>> {
         if self.mark(allocation)?.load(Ordering::SeqCst) == 0 {
             return Ok(Vec::new());
@@ -58,7 +58,7 @@ impl Piece {
         (0..Operation::words(self.ranks)).map(count).collect()
     }
 
-    /// Says that an allocation's words are about to be signalled by: else whoever has them next takes them for zero, untouched.
+    /// Says that an allocation's words are about to be signalled by: else the next one that has them takes them for zero, untouched.
     pub(super) fn mark_signalled(&self, allocation: usize) -> Result<()> {
         self.mark(allocation)?.store(1, Ordering::SeqCst);
         Ok(())
@@ -184,8 +184,14 @@ impl Words {
         Ok(())
     }
 
+    /// Where they are, as one number for the directory.
     pub(super) fn place(&self) -> u64 {
         (self.number as u64) << 32 | self.index as u64
+    }
+
+    /// The number of the piece and the index in it that a rank says by such a number.
+    pub(super) fn of_place(place: u64) -> (u64, u64) {
+        (place >> 32, place & 0xffff_ffff)
     }
 }
 
