@@ -197,7 +197,7 @@ typedef struct cuda_mem_torch_trace_entry {
    */
   uint64_t time_us;
   /*
-   The context of who did it; null without.
+   The context of the call that did it; null without.
    */
   void *context;
   /*
@@ -215,7 +215,7 @@ typedef struct cuda_mem_torch_trace_entry {
 } cuda_mem_torch_trace_entry;
 
 /*
- Is told of each entry of the history, by who did what it says, before that returns.
+ Is told of each entry of the history, by the thread whose call made it, before that call returns.
  */
 typedef void (*cuda_mem_torch_trace_tracker)(void *data, const struct cuda_mem_torch_trace_entry *entry);
 
@@ -347,8 +347,8 @@ typedef struct cuda_mem_torch_pinned_stats {
 } cuda_mem_torch_pinned_stats;
 
 /*
- Whether an allocation for this stream, in the calling thread, goes to the pool. Who ends a use of a pool waits for filters that are being
- asked: they wait for nobody who does.
+ Whether an allocation for this stream, in the calling thread, goes to the pool. A thread that ends a use of a pool waits for filters that
+ other threads ask: a filter must not wait for such a thread.
  */
 typedef bool (*cuda_mem_torch_filter)(void *data, void *stream);
 
@@ -502,7 +502,7 @@ typedef struct cuda_mem_torch_range {
 } cuda_mem_torch_range;
 
 /*
- Who is told what came of it. Each may be null. What they are passed is theirs during the call.
+ The functions that are told what came of it. Each may be null. What they are passed is theirs during the call.
  */
 typedef struct cuda_mem_torch_sleep_visitor {
   /*
@@ -582,7 +582,7 @@ typedef struct cuda_mem_torch_segment {
    */
   bool is_expandable;
   /*
-   The context of who had it made; null without.
+   The context of the allocation that it was made for; null without.
    */
   void *context;
 } cuda_mem_torch_segment;
@@ -612,13 +612,13 @@ typedef struct cuda_mem_torch_block {
    */
   bool active;
   /*
-   The context of who has it; null without.
+   The context of its allocation; null without.
    */
   void *context;
 } cuda_mem_torch_block;
 
 /*
- Who is told. Each may be null. What they are passed is theirs during the call.
+ The functions that are told. Each may be null. What they are passed is theirs during the call.
  */
 typedef struct cuda_mem_torch_visitor {
   /*
@@ -920,8 +920,8 @@ int cuda_mem_torch_pop_compile_context(void);
 
 /*
  Names a block for other processes in PyTorch's format: `handle` gets up to `capacity` bytes, `length` how many there are, `offset`
- where in the named memory the block begins. Who opens it keeps the memory, but not the block: this process does not free it before
- the others are done.
+ where in the named memory the block begins. A process that opens it keeps the memory, but not the block: this process does not free the
+ block before the others are done.
 
  `version` is 2 for PyTorch 2.11 and 2.12, 3 for later ones. Memory of private pools, and memory that was made without caching, goes by
  the driver's handle, which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the

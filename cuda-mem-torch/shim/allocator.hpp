@@ -64,7 +64,7 @@ inline void add(c10::CachingAllocator::StatArray& to, const cuda_mem_torch_stat_
   add(to[2], from.large_pool);
 }
 
-/// Has PyTorch take an allocator, by `set` with a priority; whether `is_there` says so. Who registered with a priority has to be outbid.
+/// Has PyTorch take an allocator, by `set` with a priority; whether `is_there` says so. One that was registered with a priority has to be outbid.
 template <class Set, class IsThere>
 bool put_in_place(const Set& set, const IsThere& is_there) {
   for (const uint8_t priority : {uint8_t{0}, uint8_t{255}}) {
@@ -169,7 +169,7 @@ class Native {
   std::atomic<bool> late_{false};
   std::atomic<size_t> routed_{0};
   mutable std::mutex mutex_;
-  /// Held while filters are asked, as natively: who ends a route waits for them.
+  /// Held while filters are asked, as natively: a thread that ends a route waits for them.
   mutable std::recursive_mutex routes_mutex_;
   /// As they began, those of this allocator too while it came late.
   std::vector<Route> routes_;
@@ -361,7 +361,7 @@ class Told {
 };
 
 #if CUDA_MEM_HAS_OOM_REJECTION
-/// Requests beyond the limit that were to be refused before the driver is asked, by device, and who hears of them.
+/// Requests beyond the limit that were to be refused before the driver is asked, by device, and the observers of such requests.
 struct Rejections {
   std::array<std::atomic<int64_t>, C10_COMPILE_TIME_MAX_GPUS> counts{};
   Told<native::OomRejectionObserver> observers;

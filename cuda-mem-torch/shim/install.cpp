@@ -43,7 +43,7 @@ void put(native::CUDAAllocator* allocator) {
   TORCH_CHECK(
       put_in_place(set, [&] { return c10::GetAllocator(c10::kCUDA) == allocator; }),
       "another allocator is registered for CUDA and does not let go");
-  // Last: whoever fails before has changed nothing.
+  // Last: a failure before this changes nothing.
   native::allocator.store(allocator);
 }
 
@@ -231,7 +231,7 @@ void install(const std::string& version) {
       " of the interface, and libcuda_mem_torch.so has ",
       cuda_mem_torch_abi_version());
   if (is_in_place()) {
-    // Whoever asks again may have reset what the library has.
+    // The caller may have reset the settings that the library has.
     the_allocator.load()->apply_settings();
     return;
   }
@@ -306,6 +306,10 @@ void uninstall(const std::string& /*unused*/) {
   // The limit was shared.
   for (DeviceIndex device = 0; device < ours->device_count(); ++device) {
     ours->native_allocator()->setMemoryFraction(ours->getMemoryFraction(device), device);
+  }
+  // The native one has the history since a late installation.
+  if (ours->isHistoryEnabled() && !ours->native_allocator().is_late()) {
+    TORCH_WARN("cuda-mem: history is not recorded any more: call torch.cuda.memory._record_memory_history() again after disable()");
   }
   put(ours->native_allocator().get());
   say_expandable(false);

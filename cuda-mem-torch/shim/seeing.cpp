@@ -344,10 +344,8 @@ std::string Allocator::getUserMetadata() {
 }
 
 void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
-  // Of requests to the pools that it had before, as below.
-  if (native_.is_late()) {
-    native_->attachOutOfMemoryObserver(observer);
-  }
+  // Of requests to the pools that it had before, and of all once it is in place again, as below.
+  native_->attachOutOfMemoryObserver(observer);
   observers.add(std::move(observer));
   [[maybe_unused]] static const bool attached = [] {
     check_unless_parents(cuda_mem_torch_attach_oom_observer(&tell_observers, nullptr));
@@ -371,9 +369,7 @@ bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device) {
 }
 
 void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
-  if (native_.is_late()) {
-    native_->attachOomRejectionObserver(observer);
-  }
+  native_->attachOomRejectionObserver(observer);
   rejections.observers.add(std::move(observer));
 }
 #endif
@@ -428,9 +424,7 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
 #endif
 
 void Allocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
-  if (native_.is_late()) {
-    native_->attachAllocatorTraceTracker(tracker);
-  }
+  native_->attachAllocatorTraceTracker(tracker);
   // Never detached, so never freed.
   check_unless_parents(cuda_mem_torch_attach_trace_tracker(&track, new native::AllocatorTraceTracker(std::move(tracker))));
 }

@@ -27,6 +27,10 @@ void visit_streams(c10::DeviceIndex device, const Visit& visit) {
 /// Whether a stream lasts as long as the process: all of PyTorch's do, and others' (`torch.cuda.ExternalStream`), whose identity for
 /// PyTorch is their handle, end when their owners like.
 inline bool lasts(int device, void* handle) noexcept {
+  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+    // A default stream, whose number for PyTorch is that of an external one without a handle.
+    return true;
+  }
   try {
     const auto index = static_cast<c10::DeviceIndex>(device);
     const auto stream = c10::cuda::getCurrentCUDAStream(index);

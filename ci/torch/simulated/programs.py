@@ -549,6 +549,28 @@ def disabled_with_pools():
     del early
 
 
+class Wrapped(torch.Tensor):
+    """A tensor that is made of another, as a ``DTensor`` is."""
+
+    @staticmethod
+    def __new__(cls, part):
+        return torch.Tensor._make_wrapper_subclass(cls, part.shape, dtype=part.dtype, device=part.device)
+
+    def __init__(self, part):
+        self.part = part
+
+    def __tensor_flatten__(self):
+        return ["part"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, parts, _context, _size, _stride):
+        return cls(parts["part"])
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return function(*(getattr(arg, "part", arg) for arg in args), **(kwargs or {}))
+
+
 def sleep_and_wake():
     """Tags under real tensors: what is in their scopes goes and comes back at its addresses, and nothing else."""
     import cuda_mem_torch
@@ -560,6 +582,8 @@ def sleep_and_wake():
     numbers = [numbered() + at for at in range(4)]
     for tensor, number in zip(weights + [other], numbers):
         tensor[:64].copy_(number)
+    at, values = torch.empty(1, 4, dtype=torch.int64, device="cuda"), torch.empty(4, device="cuda")
+    sparse = torch.sparse_coo_tensor(at, values, (9,), is_coalesced=True, check_invariants=False)
     addresses, allocated, reserved = [tensor.data_ptr() for tensor in weights], torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     for round in range(3):
         slept = cuda_mem_torch.sleep("weights")
@@ -582,6 +606,12 @@ def sleep_and_wake():
                 raise AssertionError("it was copied")
             except cuda_mem_torch.CudaMemError as error:
                 assert "aten.copy_.default uses a tensor of shape (64,)" in str(error) and "'weights' sleeps" in str(error), error
+            try:
+                Wrapped(weights[1][:64]).copy_(numbers[1])
+                raise AssertionError("it was copied")
+            except cuda_mem_torch.CudaMemError as error:
+                assert "'weights' sleeps" in str(error), error
+            sparse.clone()
         if round == 2:
             # Freed asleep, as by a program that ends.
             del weights[1], numbers[1]

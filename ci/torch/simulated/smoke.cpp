@@ -174,6 +174,14 @@ static void profiled() {
   EXPECT(listening->told == wanted);
 }
 
+/// Keeps what is warned of.
+struct Warned final : c10::WarningHandler {
+  void process(const c10::Warning& warning) override {
+    text += warning.msg();
+  }
+  std::string text;
+};
+
 struct Mark final : c10::GatheredContext {};
 static std::shared_ptr<c10::GatheredContext> mark() {
   return std::make_shared<Mark>();
@@ -703,6 +711,19 @@ static void caching_switched_since(CA::CUDAAllocator* native) {
   CA::releasePool(0, id);
 }
 
+/// What the native allocator has cached goes back although allocations of a default stream go to a pool: nothing captures.
+static void emptied_beside_a_pool(CA::CUDAAllocator* native) {
+  const auto reserved = [&] { return native->getDeviceStats(0).reserved_bytes[0].current; };
+  const MempoolId_t id{0, 4350};
+  native->raw_delete(native->raw_alloc(40 << 20));
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  const int64_t before = reserved();
+  CA::emptyCache();
+  EXPECT(reserved() <= before - (40 << 20));
+  CA::endAllocateToPool(0, id);
+  CA::releasePool(0, id);
+}
+
 /// Of a rejected request each observer is told once, whoever rejects it, and what one throws is not the program's.
 static void rejected([[maybe_unused]] CA::CUDAAllocator* native) {
 #if CUDA_MEM_HAS_OOM_REJECTION
@@ -724,7 +745,8 @@ static void rejected([[maybe_unused]] CA::CUDAAllocator* native) {
 #endif
 }
 
-/// Who listens since a late `enable()` hears of both allocators, once of each event.
+/// Listeners that are attached here hear of both allocators, once of each event: the native one has pools after a late `enable()`, and all after
+/// `disable()`.
 static void heard_of_both(CA::CUDAAllocator* native) {
   static int observed = 0;
   static int tracked = 0;
@@ -812,6 +834,7 @@ static void late(CA::CUDAAllocator* native) {
   fresh.clear();
   checkpointed_before(native);
   caching_switched_since(native);
+  emptied_beside_a_pool(native);
   heard_of_both(native);
   rejected(native);
   at_addresses(CA::get());
@@ -863,6 +886,7 @@ int main(int count, char** words) {
     c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
     source(native);
     failing_source(native);
+    heard_of_both(native);
     c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
     sharing();
     breaking();
@@ -896,7 +920,13 @@ int main(int count, char** words) {
 #endif
     });
     CA::releasePool(0, id);
-    EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0 && CA::get() == native);
+    CA::recordHistory(true, nullptr, 10, CA::RecordContext::NEVER, true, {});
+    Warned warned;
+    {
+      const c10::WarningUtils::WarningHandlerGuard guard(&warned);
+      EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0 && CA::get() == native);
+    }
+    EXPECT(has(warned.text, "_record_memory_history() again after disable()"));
     EXPECT(cuda_mem_torch_shim_state() == 0 && c10::GetAllocator(c10::kCUDA) == native);
     EXPECT(!c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
   }

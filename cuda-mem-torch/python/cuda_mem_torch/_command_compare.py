@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import tempfile
@@ -19,8 +20,9 @@ _MORE = """\
     python -m cuda_mem_torch compare -- -m my_package.train
 
 The program runs by turns with each allocator, in processes of its own, and one more time with each for the page, with its
-history recorded. A step is a step of the program's first optimizer, timed from the third one on; the device's work is
-waited for before and after. Programs that start others (torchrun) are not seen into: name the script of one rank.
+history recorded. A step is a step of the program's first optimizer, timed from the third one to the program's end; the
+device's work is waited for before and after. --steps leaves out what follows the last step, such as saving a model.
+Programs that start others (torchrun) are not seen into: name the script of one rank.
 
 Columns: PEAK LIVE is the most that tensors had, PEAK RESERVED the most that the allocator had from the driver, RETRIES how
 often memory had to be given back first, FAILED how many requests failed, and RUNS IN, with --limit, the smallest limit at
@@ -74,7 +76,7 @@ def _names(text: str) -> list[str]:
 def program_of(words: list[str]) -> list[str]:
     """The program as the child takes it: without what parts it from the options, and without the interpreter."""
     words = words[1:] if words[:1] == ["--"] else words
-    if words and Path(words[0]).name.startswith("python"):
+    if words and re.fullmatch(r"python[\d.]*t?", Path(words[0]).name):
         words = words[1:]
     if not words or words == ["-m"]:
         raise ValueError("no program is named: compare -- train.py, or compare -- -m MODULE")
@@ -88,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     program = program_of(arguments.program)
     if arguments.steps is not None and arguments.steps < 4:
         raise ValueError(f"--steps is {arguments.steps}; at least 4: the first 2 are not timed")
+    if not (arguments.no_page or arguments.out.parent.is_dir()):
+        raise ValueError(f"there is no folder {arguments.out.parent} for the page")
     progress = _terminal.Progress()
     with tempfile.TemporaryDirectory(prefix="cuda-mem-compare-") as folder:
         runner = Runner(program, Path(folder), arguments.steps, arguments.timeout)

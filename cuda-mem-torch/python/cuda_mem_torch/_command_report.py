@@ -39,8 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Draws what was asked for."""
     out = arguments.out
     if out is None and arguments.perfetto is None and arguments.folded is None:
-        # As a.html, of a.pickle and of a.pickle.gz alike.
-        out = arguments.recordings[0].parent / (arguments.recordings[0].name.split(".")[0] + ".html")
+        first = arguments.recordings[0]
+        # As a.html, of a.pickle and of a.pickle.gz alike; of run.rank1.pickle it is run.rank1.html.
+        out = first.parent / f"{Path(first.name.removesuffix('.gz')).stem}.html"
     inputs = [*arguments.recordings, *([arguments.before] if arguments.before else [])]
     outputs = [path for path in (out, arguments.perfetto, arguments.folded) if path is not None]
     for path in outputs:

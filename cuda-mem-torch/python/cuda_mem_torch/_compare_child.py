@@ -2,7 +2,7 @@
 
     python -m cuda_mem_torch._compare_child ORDER -- train.py --epochs 1
 
-ORDER is a JSON object: ``allocator``; ``out``, where the result goes; ``steps``, after how many the program ends; ``limit`` in bytes;
+ORDER is a JSON object: ``allocator``; ``out``, where the result goes; ``steps``, after how many the program ends; ``limit``, bytes of each device;
 ``record``, where a snapshot with its history goes. The last three may be null. The result is a JSON object with ``end``: ``"end"``, ``"steps"``,
 ``"memory"`` or ``"error"``, with its ``text``; and the figures."""
 
@@ -63,9 +63,8 @@ class Figures:
     """Peaks and counts of all devices, also of the time before a program resets them."""
 
     def __init__(self, torch: ModuleType) -> None:
-        self._memory = torch.cuda.memory
-        self._devices = range(torch.cuda.device_count())
-        self._peaks = {device: [0, 0] for device in self._devices}
+        self._cuda = torch.cuda
+        self._peaks: dict[int, list[int]] = {}
         self._counts = [0, 0]
         for name in ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats", "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats"):
             self._keep_before(torch._C, name, counts="Accumulated" in name)
@@ -82,26 +81,30 @@ class Figures:
         setattr(module, name, keep_and_reset)
 
     def _look(self, counts: bool) -> None:
-        for device in self._devices:
-            stats = self._memory.memory_stats(device)
-            live, reserved = self._peaks[device]
+        # Asked anew: the program may have hidden some (CUDA_VISIBLE_DEVICES) before it used any.
+        for device in range(self._cuda.device_count()):
+            stats = self._cuda.memory.memory_stats(device)
+            live, reserved = self._peaks.get(device, (0, 0))
             live = max(live, stats.get("allocated_bytes.all.peak", 0))
             self._peaks[device] = [live, max(reserved, stats.get("reserved_bytes.all.peak", 0))]
             if counts:
                 self._counts[0] += stats.get("num_alloc_retries", 0)
                 self._counts[1] += stats.get("num_ooms", 0)
 
-    def read(self) -> dict[str, int]:
-        """The sums over all devices."""
+    def read(self) -> dict[str, Any]:
+        """The sums over all devices, and what was reserved of each."""
         self._look(counts=True)
-        live, reserved = (sum(peaks[place] for peaks in self._peaks.values()) for place in (0, 1))
-        return {"peak_live": live, "peak_reserved": reserved, "retries": self._counts[0], "failed": self._counts[1]}
+        live, reserved = ([peaks[place] for peaks in self._peaks.values()] for place in (0, 1))
+        sums = {"peak_live": sum(live), "peak_reserved": sum(reserved)}
+        return {**sums, "reserved_of": reserved, "retries": self._counts[0], "failed": self._counts[1]}
 
 
-def _limit(torch: ModuleType, bytes: int) -> None:
-    for device in range(torch.cuda.device_count()):
-        total = torch.cuda.mem_get_info(device)[1]
-        torch.cuda.set_per_process_memory_fraction(min(1.0, bytes / total), device)
+def _limit(torch: ModuleType, limits: list[int]) -> None:
+    for device, bytes in enumerate(limits):
+        # A device that the program does not use gets no context here.
+        if bytes:
+            total = torch.cuda.mem_get_info(device)[1]
+            torch.cuda.set_per_process_memory_fraction(min(1.0, bytes / total), device)
 
 
 def _run(program: list[str]) -> None:
@@ -136,10 +139,14 @@ def main(order: dict[str, Any], program: list[str]) -> None:
     """Runs it as it is ordered."""
     import torch
 
-    from cuda_mem_torch import _install, _recording
+    import cuda_mem_torch
+    from cuda_mem_torch import _recording
 
     if order["allocator"] == OURS:
-        _install.enable()
+        cuda_mem_torch.enable()
+    else:
+        # A program may call it itself; its row would have the figures of another allocator.
+        setattr(cuda_mem_torch, "enable", lambda **_options: None)
     if order["limit"]:
         _limit(torch, order["limit"])
     if order["record"]:

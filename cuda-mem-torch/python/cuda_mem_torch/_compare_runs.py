@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 from cuda_mem_torch import _settings
 from cuda_mem_torch._compare_child import OURS
@@ -35,6 +35,8 @@ class Run:
     seconds_a_step: float | None = None
     peak_live: int = 0
     peak_reserved: int = 0
+    # Of each device.
+    reserved_of: Sequence[int] = ()
     retries: int = 0
     failed: int = 0
     torch: str = ""
@@ -61,7 +63,7 @@ class Runner:
     tick: Callable[[str, float], None] = lambda what, seconds: None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
-    def run(self, allocator: str, what: str, limit: int | None = None, record: Path | None = None) -> Run:
+    def run(self, allocator: str, what: str, limit: list[int] | None = None, record: Path | None = None) -> Run:
         """Runs it once. One that did not even come to its end or to an exception has no figures."""
         out, log = self.folder / "result.json", self.folder / f"{what.replace(' ', '-')}.log"
         out.unlink(missing_ok=True)
@@ -104,7 +106,9 @@ class Runner:
         too_small, enough = run.peak_live, run.peak_reserved
         while enough - too_small > _WITHIN * enough:
             limit = (too_small + enough) // 2
-            if self.run(allocator, f"{allocator} within {limit >> 20} MiB", limit=limit).went_well:
+            # Shared among the devices as what was reserved of them.
+            limits = [limit * reserved // run.peak_reserved for reserved in run.reserved_of]
+            if self.run(allocator, f"{allocator} within {limit >> 20} MiB", limit=limits).went_well:
                 enough = limit
             else:
                 too_small = limit

@@ -66,9 +66,10 @@ def record(
             train()
 
     Works with PyTorch's own allocator and with this one. ``stacks`` is PyTorch's: ``"python"``, or ``"all"`` with those of C++, which
-    takes much longer. A recording that runs already goes on as it is. In a notebook, what ``with ... as page`` gives shows the page.
+    takes much longer. A recording that runs already goes on as it is. Ranks of ``torchrun`` write a page each, ``run-rank0.html`` and so on.
+    In a notebook, what ``with ... as page`` gives shows the page.
     """
-    page = _drawing.Page(path)
+    page = _drawing.Page(_of_rank(path, os.environ))
     torch = pytorch()
     started = start(torch, max_entries, stacks)
     try:
@@ -83,7 +84,8 @@ def record(
                 raise
             _log.warning("%s could not be written: %s", page, error)
         finally:
-            if started:
+            # If on_oom() was called inside, its page needs the history.
+            if started and _out_of_memory.page is None:
                 torch.cuda.memory._record_memory_history(enabled=None)
 
 
@@ -103,7 +105,8 @@ class _OutOfMemory:
         allocator = str(torch.cuda.get_allocator_backend())
         if allocator not in self._heard:
             torch._C._cuda_attach_out_of_memory_observer(self.hear)
-            self._heard.add(allocator)
+            # This allocator passes its observers on to PyTorch's own.
+            self._heard |= {allocator, "native"}
 
     def hear(self, device: int, asked: int, total: int, free: int) -> None:
         """What PyTorch calls. An exception here would end the program in the place of the error that it can handle."""
@@ -135,13 +138,13 @@ def on_oom(
     if path is None:
         _out_of_memory.page = None
         return
-    page = _drawing.Page(_of_rank(os.fspath(path), os.environ))
+    page = _drawing.Page(_of_rank(path, os.environ))
     torch = pytorch()
     _out_of_memory.attach(torch, max_entries, stacks)
     _out_of_memory.page = page
 
 
-def _of_rank(path: str, environment: Any) -> str:
+def _of_rank(path: str | os.PathLike[str], environment: Any) -> str | os.PathLike[str]:
     rank = environment.get("RANK", "")
     if not rank.isdecimal() or environment.get("WORLD_SIZE", "1") == "1":
         return path

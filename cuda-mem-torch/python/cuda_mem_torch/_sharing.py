@@ -17,9 +17,10 @@ def give_back_refused(torch: ModuleType) -> None:
     from torch.multiprocessing import reductions
 
     rebuild = reductions.rebuild_cuda_tensor
-    if hasattr(rebuild, "_cuda_mem_torch"):
-        return
     signature = inspect.signature(rebuild)
+    # Another library's function (SGLang puts one here) names no arguments; it calls the one that was here before.
+    if hasattr(rebuild, "_cuda_mem_torch") or "storage_handle" not in signature.parameters:
+        return
 
     @functools.wraps(rebuild)
     def rebuild_cuda_tensor(*words: Any, **named: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from typing import Any
 
@@ -86,12 +85,9 @@ class Allocator:
 
 
 def _frames() -> list[dict[str, Any]]:
-    frame = sys._getframe(2)
-    outward = itertools.takewhile(lambda one: one is not None, _outward(frame))
-    return [{"filename": one.f_code.co_filename, "line": one.f_lineno, "name": one.f_code.co_name} for one in outward]
-
-
-def _outward(frame: Any) -> Any:
+    frame: Any = sys._getframe(2)
+    frames = []
     while frame is not None:
-        yield frame
+        frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
         frame = frame.f_back
+    return frames

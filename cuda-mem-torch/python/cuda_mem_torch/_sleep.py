@@ -314,18 +314,26 @@ def set_limit(size: int | None, device: Device = None) -> int:
 
 @contextlib.contextmanager
 def checking() -> Iterator[None]:
-    """In ``with``, an operation on a tensor whose memory sleeps raises, and names the tag. For debugging: each operation is looked at."""
+    """In ``with``, an operation on a tensor whose memory sleeps raises, and names the tag. For debugging: each operation is looked at, but
+    for those on sparse tensors."""
     torch = _torch.load()
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
     from torch.utils._pytree import tree_flatten
+
+    def look_at(value: Any, function: str) -> None:
+        if is_traceable_wrapper_subclass(value):
+            # It is made of other tensors, as a DTensor is, and has no memory itself.
+            for name in value.__tensor_flatten__()[0]:
+                look_at(getattr(value, name), function)
+        elif isinstance(value, torch.Tensor) and value.is_cuda and value.layout == torch.strided:
+            _refuse_asleep(value, function)
 
     class Checking(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             # Views and shapes read no memory.
             if not function.is_view:
                 for value in tree_flatten((args, kwargs or {}))[0]:
-                    if isinstance(value, torch.Tensor) and value.is_cuda:
-                        _refuse_asleep(value, str(function))
+                    look_at(value, str(function))
             return function(*args, **(kwargs or {}))
 
     with Checking():

@@ -6,6 +6,8 @@ import html
 from functools import cached_property
 from typing import Any, Mapping, NamedTuple
 
+from cuda_mem_torch import _terminal
+
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -85,10 +87,10 @@ class Stats(dict[str, Any]):
         return f"<Stats of device {self.device}: {_bytes(self.active)} active of {_bytes(self.reserved)} reserved>"
 
     def __str__(self) -> str:
-        lines = [f"device {self.device}", *_table(("", "now", "peak"), self._figures())]
+        lines = [f"device {self.device}", _terminal.table([("", "now", "peak"), *self._figures()])]
         lines.append(f"reserved / active {self.ratio:.3f}, out of memory {self.get('num_ooms', 0)} times")
         if self.streams:
-            lines += ["", *_table(_HEADS, self._rows())]
+            lines += ["", _terminal.table([_HEADS, *self._rows()])]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -106,12 +108,6 @@ def _bytes(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} B"
-
-
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    """Names on the left, figures on the right."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows)]
-    return ["  ".join(word.rjust(width) if at else word.ljust(width) for at, (word, width) in enumerate(zip(row, widths))) for row in (heads, *rows)]
 
 
 def _html(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -4,6 +4,7 @@ Run as ``python test_commands.py``, with the package on ``PYTHONPATH`` or instal
 
 import contextlib
 import ctypes
+import gzip
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 import cuda_mem_torch
-from cuda_mem_torch import _command_compare, _command_demo, _command_top, _compare_runs, _drawing, _leak, _library, _recording, _simulated, _terminal
+from cuda_mem_torch import _command_compare, _command_demo, _command_top, _compare_child, _compare_runs, _drawing, _leak, _library, _recording, _simulated, _terminal
 
 PLAYED = Path(__file__).resolve().parent / "played_torch"
 
@@ -59,6 +60,13 @@ class Report(InAFolder):
         page.unlink()
         command("report", path, "--out", self.folder / "b.html")
         self.assertTrue((self.folder / "b.html").read_text() == before)
+
+    def test_snapshots_of_several_ranks_have_pages_of_their_own(self):
+        data = self.snapshot().read_bytes()
+        for name, opened, page in (("run.rank0.pickle", open, "run.rank0.html"), ("run.rank1.pickle.gz", gzip.open, "run.rank1.html")):
+            with opened(self.folder / name, "wb") as file:
+                file.write(data)
+            self.assertTrue(command("report", self.folder / name).startswith(f"{self.folder / page}: "))
 
     def test_other_viewers_have_files_of_their_own(self):
         folded, perfetto = self.folder / "a.txt", self.folder / "a.json"
@@ -229,6 +237,10 @@ def empty(size):
         raise
 
 optimizer, other = Optimizer(), Optimizer()
+if "enable" in sys.argv:
+    import cuda_mem_torch
+    cuda_mem_torch.enable(max_split_size_mb=100)
+    assert not cuda_mem_torch.is_enabled()
 kept = [empty(100 << 20)]
 for step in range(int(sys.argv[1])):
     batch = empty(20 << 20)
@@ -297,6 +309,18 @@ class Compare(InAFolder):
         self.assertGreaterEqual(float(cells["native"][0]), 179)
         self.assertEqual(cells["expandable"], ["120.00", "MiB"])
 
+    def test_a_limit_is_shared_among_devices(self):
+        runner = _compare_runs.Runner(["train.py"], self.folder)
+
+        def run(_allocator, _what, limit):
+            # The second device needs 120 MiB.
+            return _compare_runs.Run("end" if limit[1] >= 120 << 20 else "memory", "")
+
+        free = _compare_runs.Run("end", "", peak_live=100 << 20, peak_reserved=200 << 20, reserved_of=[50 << 20, 150 << 20])
+        with mock.patch.object(runner, "run", run):
+            limit = runner.smallest_limit("native", free) / (1 << 20)
+        self.assertTrue(160 <= limit <= 163.3, limit)
+
     def test_a_program_ends_after_its_steps(self):
         done = self.run_once("1000000", steps=6)
         self.assertEqual((done.end, done.steps), ("steps", 6), "of the first optimizer alone")
@@ -351,6 +375,24 @@ class Compare(InAFolder):
         self.assertIn("1 step, too few", self.compare("--no-page", program=("1",)))
         self.assertIn("no step of an optimizer was seen", self.compare("--no-page", program=("0",)))
 
+    def test_a_program_that_enables_it_is_compared_with_pytorchs_own(self):
+        done = self.run_once("3", "enable")
+        self.assertEqual((done.end, done.text), ("end", ""))
+
+    def test_devices_that_the_program_hides_are_not_asked_for(self):
+        visible = 2
+
+        def memory_stats(device):
+            if device >= visible:
+                raise RuntimeError("Invalid device argument")
+            return {"allocated_bytes.all.peak": 5, "reserved_bytes.all.peak": 7}
+
+        memory = types.SimpleNamespace(memory_stats=memory_stats)
+        torch = types.SimpleNamespace(cuda=types.SimpleNamespace(memory=memory, device_count=lambda: visible), _C=types.SimpleNamespace())
+        figures = _compare_child.Figures(torch)
+        visible = 1
+        self.assertEqual(figures.read(), {"peak_live": 5, "peak_reserved": 7, "reserved_of": [7], "retries": 0, "failed": 0})
+
     def test_a_child_that_the_program_forks_has_no_result(self):
         self.assertEqual(self.run_once("3", "fork").end, "end")
 
@@ -364,12 +406,17 @@ class Compare(InAFolder):
         for words, text in (
             ([], "no program is named"), (["--"], "no program is named"), (["--", "python3"], "no program is named"),
             (["--", "nothere.py"], "there is no script nothere.py"), (["--steps", "3", "--", __file__], "at least 4"),
+            (["--out", self.folder / "nowhere" / "a.html", "--", __file__], "nowhere for the page"),
         ):
             self.assertIn(text, command("compare", *words, code=1))
         self.assertIn("accepted: native, expandable, cuda-mem", command("compare", "--allocators", "mine", "--", __file__, code=2))
         for seconds in ("0", "-1", "nan", "inf", "soon"):
             self.assertIn(f"{seconds!r} is no number of seconds above 0", command("compare", f"--timeout={seconds}", "--", __file__, code=2))
         self.assertEqual(_command_compare.program_of(["--", "python3.11", "-m", "a.b", "-x"]), ["-m", "a.b", "-x"])
+        # A script is none by its name alone.
+        (self.folder / "python_train.py").touch()
+        program = [str(self.folder / "python_train.py"), __file__]
+        self.assertEqual(_command_compare.program_of(["--", *program]), program)
 
     def test_settings_stay_but_for_what_chooses_an_allocator(self):
         environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64,backend:native", "CUDA_MEM_TORCH": "1", "A": "b"}
@@ -396,7 +443,7 @@ class Compare(InAFolder):
         self.assertEqual([row[-1] for row in rows], ["", "out of memory", ""])
 
     def test_a_child_takes_its_order(self):
-        order = {"allocator": "native", "out": str(self.folder / "out"), "steps": None, "limit": 130 << 20, "record": str(self.folder / "a.pickle")}
+        order = {"allocator": "native", "out": str(self.folder / "out"), "steps": None, "limit": [130 << 20], "record": str(self.folder / "a.pickle")}
         script = self.folder / "train.py"
         script.write_text(PROGRAM)
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PLAYED), os.environ.get("PYTHONPATH", "")])}
@@ -440,6 +487,10 @@ class Recording(InAFolder):
         with cuda_mem_torch.record(path):
             pass
         self.assertEqual(self.history, ["somebody else's"], "it goes on as it was")
+        self.history.clear()
+        with cuda_mem_torch.record(path):
+            cuda_mem_torch.on_oom(self.folder / "oom.html")
+        self.assertTrue(self.history, "the page of on_oom() has stacks")
 
     def test_a_page_that_cannot_be_written_hides_no_error(self):
         nowhere = self.folder / "nowhere" / "run.html"
@@ -497,6 +548,9 @@ class Recording(InAFolder):
         self.assertEqual(of_rank("a/oom.html", {"RANK": "3", "WORLD_SIZE": "8"}), "a/oom-rank3.html")
         for environment in ({}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "x", "WORLD_SIZE": "8"}):
             self.assertEqual(of_rank("oom.html", environment), "oom.html")
+        with mock.patch.dict(os.environ, {"RANK": "3", "WORLD_SIZE": "8"}), cuda_mem_torch.record(self.folder / "run.html"):
+            pass
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["run-rank3.html"])
 
 
 class Terminal(unittest.TestCase):

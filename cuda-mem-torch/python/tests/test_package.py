@@ -110,6 +110,17 @@ class Sharing(unittest.TestCase):
         # Nothing was counted.
         self.assertEqual(self.rebuilt(fails=True, handle=None), (True, 0))
 
+    def test_what_another_library_put_there_stays(self):
+        """SGLang's and those like it, whose arguments have no names."""
+        torch, reductions = fake_torch(), types.ModuleType("torch.multiprocessing.reductions")
+        reductions.rebuild_cuda_tensor = theirs = lambda *words: words
+        multiprocessing = types.ModuleType("torch.multiprocessing")
+        multiprocessing.reductions = reductions
+        modules = {"torch": torch, "torch.multiprocessing": multiprocessing, "torch.multiprocessing.reductions": reductions}
+        with mock.patch.dict(sys.modules, modules):
+            _sharing.give_back_refused(torch)
+        self.assertIs(reductions.rebuild_cuda_tensor, theirs)
+
 
 class Settings(unittest.TestCase):
     def test_keywords_go_before_the_environment(self):

@@ -36,7 +36,7 @@ pub(super) fn encode(spaces: &[Space], before: Option<(&str, &[Space])>, stacks:
         let parts = spaces.iter().map(|space| {
             let held = |moment| holdings_json(&space.held(moment), &used);
             json!({
-                "name": space.name,
+                "device": space.device,
                 "peak": held(space.curves.peak_active.1),
                 "end": held(space.curves.events),
             })

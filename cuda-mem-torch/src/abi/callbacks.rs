@@ -20,7 +20,7 @@ pub type cuda_mem_torch_oom_observer =
 /// Frees what it can when there is no memory; whether it freed anything.
 pub type cuda_mem_torch_oom_reclaimer =
     Option<unsafe extern "C" fn(data: *mut c_void, requested: usize) -> bool>;
-/// Is told of each entry of the history, by who did what it says, before that returns.
+/// Is told of each entry of the history, by the thread whose call made it, before that call returns.
 pub type cuda_mem_torch_trace_tracker =
     Option<unsafe extern "C" fn(data: *mut c_void, entry: *const cuda_mem_torch_trace_entry)>;
 

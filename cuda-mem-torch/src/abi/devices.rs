@@ -89,7 +89,7 @@ pub(super) fn number_of(ordinal: c_int) -> Result<usize, Failure> {
     })
 }
 
-/// What there is for a device, if it was used: who only asks makes no context.
+/// What there is for a device, if it was used: a call that only asks makes no context.
 pub(super) fn if_made(ordinal: c_int) -> Result<Option<&'static Device>, Failure> {
     match DEVICES.get(ordinal) {
         None => number_of(ordinal).map(|_| None),

@@ -63,8 +63,8 @@ pub(super) fn add_peer(owner: &'static Device, peer: core::Device) -> Result<(),
 
 static IMPORTS: Mutex<Imports> = Mutex::new(Imports { opened: Vec::new(), peers: Vec::new() });
 /// Names a block for other processes in PyTorch's format: `handle` gets up to `capacity` bytes, `length` how many there are, `offset`
-/// where in the named memory the block begins. Who opens it keeps the memory, but not the block: this process does not free it before
-/// the others are done.
+/// where in the named memory the block begins. A process that opens it keeps the memory, but not the block: this process does not free the
+/// block before the others are done.
 ///
 /// `version` is 2 for PyTorch 2.11 and 2.12, 3 for later ones. Memory of private pools, and memory that was made without caching, goes by
 /// the driver's handle, which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the

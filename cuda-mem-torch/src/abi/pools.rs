@@ -95,8 +95,8 @@ pub unsafe extern "C" fn cuda_mem_torch_pool_use_count(
     })
 }
 
-/// Whether an allocation for this stream, in the calling thread, goes to the pool. Who ends a use of a pool waits for filters that are being
-/// asked: they wait for nobody who does.
+/// Whether an allocation for this stream, in the calling thread, goes to the pool. A thread that ends a use of a pool waits for filters that
+/// other threads ask: a filter must not wait for such a thread.
 pub type cuda_mem_torch_filter = Option<unsafe extern "C" fn(data: *mut c_void, stream: *mut c_void) -> bool>;
 
 /// From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several

@@ -53,7 +53,7 @@ pub struct cuda_mem_torch_range {
     pub bytes: usize,
 }
 
-/// Who is told what came of it. Each may be null. What they are passed is theirs during the call.
+/// The functions that are told what came of it. Each may be null. What they are passed is theirs during the call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct cuda_mem_torch_sleep_visitor {

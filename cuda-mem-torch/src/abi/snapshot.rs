@@ -45,7 +45,7 @@ pub struct cuda_mem_torch_segment {
     pub is_large: bool,
     /// Whether its memory is mapped page by page.
     pub is_expandable: bool,
-    /// The context of who had it made; null without.
+    /// The context of the allocation that it was made for; null without.
     pub context: *mut c_void,
 }
 
@@ -63,7 +63,7 @@ pub struct cuda_mem_torch_block {
     pub allocated: bool,
     /// Whether it is allocated, or freed and still used by a stream.
     pub active: bool,
-    /// The context of who has it; null without.
+    /// The context of its allocation; null without.
     pub context: *mut c_void,
 }
 
@@ -83,7 +83,7 @@ pub struct cuda_mem_torch_trace_entry {
     pub stream: *mut c_void,
     /// When, in microseconds since 1970.
     pub time_us: u64,
-    /// The context of who did it; null without.
+    /// The context of the call that did it; null without.
     pub context: *mut c_void,
     /// What was compiled; empty without.
     pub compile_context: *const c_char,
@@ -93,7 +93,7 @@ pub struct cuda_mem_torch_trace_entry {
     pub pool: cuda_mem_torch_pool_id,
 }
 
-/// Who is told. Each may be null. What they are passed is theirs during the call.
+/// The functions that are told. Each may be null. What they are passed is theirs during the call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct cuda_mem_torch_visitor {

@@ -6,7 +6,9 @@ function makeCompare() {
   let rows = [], order = "change", down = true;
 
   function gather() {
-    const earlier = raw.before.spaces.find((it) => it.name === data.name.split(": ").pop()) || raw.before.spaces[0], sums = new Map();
+    // A device that the earlier snapshot lacks held nothing then. Of one device each, also those of two ranks are compared.
+    const { device } = raw.spaces[data.place], isOnly = raw.spaces.length === 1 && raw.before.spaces.length === 1;
+    const earlier = raw.before.spaces.find((it) => isOnly || it.device === device), sums = new Map();
     const of = (site) => { if (!sums.has(site)) sums.set(site, { site, before: 0, blocksBefore: 0, after: 0, blocksAfter: 0 }); return sums.get(site); };
     for (const [stack, bytes, blocks] of earlier ? earlier[when.value] : []) { const sum = of(siteOfStack[stack]); sum.before += bytes; sum.blocksBefore += blocks; }
     const moment = when.value === "end" ? data.events : data.peak;

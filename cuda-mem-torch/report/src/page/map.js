@@ -14,7 +14,7 @@ function makeMap() {
     fixed.checked = ever.reduce((sum, range) => sum + range.size, 0) <= 2 * reserved;
     view = kept = null;
     for (const part of document.querySelectorAll("#map, #map-help, #map-legend, #map-section .bar")) part.style.display = data.addresses ? "" : "none";
-    readout.textContent = data.addresses ? hint : "This recording has no addresses: a trace holds sizes and streams. A replay of it gives them: cargo xtask replay TRACE --calls FILE, then cargo xtask report TRACE --calls FILE.";
+    readout.textContent = data.addresses ? hint : "This recording has no addresses: a trace holds sizes and streams. A replay of it gives them: cargo xtask replay TRACE --calls FILE, then cargo xtask report TRACE --calls FILE -o PAGE.";
   }
 
   function merge(list) {

@@ -1,7 +1,7 @@
 // Which line of whose code allocated: stacks by call site, and by what they are for.
 const TORCH = /(^|\/)(site-packages|dist-packages)\/(torch|cuda_mem_torch|triton|functorch)\/|\/torch\/(_\w+|nn|optim|autograd|cuda|utils|distributed|functional|fx|storage|serialization|tensor|amp|compiler|func|jit|library|multiprocessing|overrides|random|accelerator|backends|testing)[/.]/;
 const LIBRARY = /\/(site|dist)-packages\/|\/\.cargo\/|\/rustc\/|\/library\/(std|core|alloc)\//;
-const STANDARD = /\/lib\/python\d[\d.]*\/(?!site-packages|dist-packages)|^<frozen /;
+const STANDARD = /\/lib\/python\d[\d.]*t?\/(?!site-packages|dist-packages)|^<frozen /;
 const COMPILED = /\.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|S)$/;
 
 function kindOf([, file, line]) {

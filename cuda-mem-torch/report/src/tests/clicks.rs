@@ -257,6 +257,22 @@ fn many_call_sites_are_shown_in_steps() {
 
 #[test]
 #[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn a_line_of_the_standard_library_is_no_call_site() {
+    let files = Files::new("clicks-standard");
+    // Python's folder, and that of its build without a global lock.
+    let input = pickled(
+        &files,
+        "[segment(blocks=[dict(address=4096 + 512 * n, size=512, state='active_allocated', \
+         frames=[dict(filename=f'/usr/lib/{python}/contextlib.py', line=81, name='inner'), \
+         dict(filename='/home/user/a.py', line=7, name='f')]) for n, python in enumerate(['python3.12', 'python3.13t'])])]",
+    );
+    let page = Page { inputs: vec![input], ..Page::with(files) };
+    let seen = page.run(r##"seen.sites = all("#who-rows tr").map((row) => row.dataset.site);"##);
+    assert_eq!(seen["sites"], serde_json::json!(["a.py:7"]));
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
 fn r8_figures_are_one_line_each() {
     let seen = Page::of("r8", "fragmented").run(
         r##"seen.cards = all(".of-space:not([hidden]) .card dd:not(.about)").map((node) => [node.textContent, node.getClientRects().length === 1 && node.offsetHeight < 36]);
@@ -283,6 +299,21 @@ fn r9_pointing_redraws_nothing_but_what_follows_the_pointer() {
     );
     assert_eq!((&seen["while"], &seen["after"]), (&serde_json::json!([0, 0]), &serde_json::json!([1, 2])));
     assert!(seen["texts"].to_string().contains("by train.py:"), "{seen}");
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn a_device_is_compared_with_itself() {
+    let mut page = Page::of("compared", "all");
+    // It has one device, the other has two and pinned host memory.
+    snapshot(&page.files, "three", "2.13");
+    page.options.before = Some(Input::file(page.files.0.join("three.pickle")));
+    let seen = page.run(
+        r##"seen.before = all("#tabs button").map((tab) => { click(tab); return $("compare-total").cells[1].textContent; });"##,
+    );
+    let before = seen["before"].as_array().unwrap();
+    assert_ne!(before[0], "0 B");
+    assert_eq!(before[1..], ["0 B", "0 B"], "{seen}");
 }
 
 #[test]
