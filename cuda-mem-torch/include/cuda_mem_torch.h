@@ -520,7 +520,7 @@ typedef struct cuda_mem_torch_sleep_visitor {
   /*
    A registrant that was told, how many nanoseconds it took, and what it failed with; null if it did not.
    */
-  void (*told)(void *data, uint64_t registrant, uint64_t nanoseconds, const char *error);
+  void (*notice)(void *data, uint64_t registrant, uint64_t nanoseconds, const char *error);
 } cuda_mem_torch_sleep_visitor;
 
 /*

@@ -34,7 +34,7 @@ pub(crate) struct Held<'f>(&'f Freeing);
 
 impl Freeing {
     /// Waits for a free that is under way, if this is a function that does.
-    pub(crate) fn hold_up(&self, function: &str) {
+    pub(crate) fn make_wait(&self, function: &str) {
         if BLOCKED.iter().any(|start| function.starts_with(start)) && !POOLED.contains(&function) {
             drop(self.when_ended());
         }

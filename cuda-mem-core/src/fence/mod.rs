@@ -35,7 +35,7 @@ pub use words::{SharedWords, poison_word};
 /// let (producer, consumer) = (Stream::new(&context)?, Stream::new(&context)?);
 ///
 /// let fence = Fence::record(&producer)?;
-/// fence.hold_up(&consumer)?; // the consumer's later work comes after the producer's earlier work
+/// fence.make_wait(&consumer)?; // the consumer's later work comes after the producer's earlier work
 ///
 /// let line = FenceLine::new(&context)?;
 /// let fence = line.record(&producer)?;
@@ -73,8 +73,8 @@ impl Fence {
     /// # Errors
     ///
     /// [`Error::Poisoned`](crate::Error::Poisoned) if it is poisoned already.
-    pub fn hold_up(&self, stream: &Stream) -> Result<()> {
-        const CALL: &str = "Fence::hold_up";
+    pub fn make_wait(&self, stream: &Stream) -> Result<()> {
+        const CALL: &str = "Fence::make_wait";
         stream.refuse_capturing(CALL)?;
         match &self.kind {
             Kind::Event(event) => stream.wait_uncaptured(event),

@@ -47,7 +47,7 @@ const SLOT: usize = 64;
 /// let descriptor = words.as_fd().try_clone_to_owned().expect("a descriptor");
 /// let theirs = SharedWords::open(&context, descriptor)?;
 /// let line = theirs.line(3)?;
-/// line.fence(generation)?.hold_up(&consumer)?; // the consumer's later work comes after the producer's earlier work
+/// line.fence(generation)?.make_wait(&consumer)?; // the consumer's later work comes after the producer's earlier work
 ///
 /// line.poison(); // the producer has died
 /// assert!(matches!(line.fence(generation)?.synchronize(None), Err(Error::Poisoned)));

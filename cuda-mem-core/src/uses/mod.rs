@@ -138,7 +138,7 @@ impl Uses {
         // What is left of a stream that is disowned must be behind the uses that it stands for from here on.
         let named = stream.named()?;
         let mut entries = lock(&self.entries);
-        entries.hold_up(stream, access)?;
+        entries.make_wait(stream, access)?;
         let forgotten = entries.enter(stream, access, true);
         drop(entries);
         drop(named);
@@ -284,11 +284,11 @@ impl Entries {
     }
 
     /// Orders `stream` behind the uses that `access` conflicts with.
-    pub(crate) fn hold_up(&self, stream: &Stream, access: Access) -> Result<()> {
+    pub(crate) fn make_wait(&self, stream: &Stream, access: Access) -> Result<()> {
         let readers = if access == Access::Write { self.readers.as_slice() } else { &[] };
         let unfinished = if access == Access::Read { self.readers.as_slice() } else { &[] };
         let unfinished = unfinished.iter().filter(|entry| entry.wrote);
-        self.writer.iter().chain(readers).chain(unfinished).try_for_each(|entry| entry.hold_up(stream))
+        self.writer.iter().chain(readers).chain(unfinished).try_for_each(|entry| entry.make_wait(stream))
     }
 
     /// Readers that are known to have ended, once there are many.
@@ -357,7 +357,7 @@ impl Entries {
 }
 
 impl Use {
-    fn hold_up(&self, stream: &Stream) -> Result<()> {
+    fn make_wait(&self, stream: &Stream) -> Result<()> {
         if stream.follows(&self.stream)? {
             return Ok(());
         }

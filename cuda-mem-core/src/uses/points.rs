@@ -76,7 +76,7 @@ impl Uses {
     pub fn order(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         let _reports = LateReports::new();
-        lock(&self.entries).hold_up(stream, Access::Write)
+        lock(&self.entries).make_wait(stream, Access::Write)
     }
 
     /// Waits until no use runs any more. Blocks the calling thread. Without uses no call is made.

@@ -128,7 +128,7 @@ fn events(context: &Context) -> Result<()> {
 fn event_fences(context: &Context) -> Result<()> {
     let (one, two) = (Stream::new(context)?, Stream::new(context)?);
     let fence = Fence::record(&one)?;
-    fence.hold_up(&two)?;
+    fence.make_wait(&two)?;
     fence.synchronize(Some(Duration::from_secs(60)))?;
     assert!(fence.is_complete()?);
     Fence::record(&two)?.synchronize(None)
@@ -138,7 +138,7 @@ fn word_fences(context: &Context) -> Result<()> {
     let (one, two) = (Stream::new(context)?, Stream::new(context)?);
     let line = FenceLine::new(context)?;
     let first = line.record(&one)?;
-    first.hold_up(&two)?;
+    first.make_wait(&two)?;
     let second = line.record(&two)?;
     second.synchronize(Some(Duration::from_secs(60)))?;
     assert!(first.is_complete()?);

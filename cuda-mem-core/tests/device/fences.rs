@@ -53,11 +53,11 @@ fn a_fence_holds_up_other_streams() {
     let world = World::new();
     both(&world, |kind, fence, gate| {
         let other = world.new_stream();
-        fence.hold_up(&other).unwrap();
+        fence.make_wait(&other).unwrap();
         assert!(!other.is_idle().unwrap(), "{kind}");
         gate.open();
         other.synchronize().unwrap();
-        fence.hold_up(&other).unwrap();
+        fence.make_wait(&other).unwrap();
         other.synchronize().unwrap();
     });
 }
@@ -83,14 +83,14 @@ fn poison_frees_everybody_and_tells_everybody() {
     let line = FenceLine::new(&world.context).unwrap();
     let gate = Gate::before(&writer);
     let fence = line.record(&writer).unwrap();
-    fence.hold_up(&waiting).unwrap();
+    fence.make_wait(&waiting).unwrap();
     assert!(!waiting.is_idle().unwrap());
     line.poison();
     waiting.synchronize().unwrap();
     for (call, result) in [
         ("is_complete", fence.is_complete().map(drop)),
         ("synchronize", fence.synchronize(None)),
-        ("hold_up", fence.hold_up(&waiting)),
+        ("make_wait", fence.make_wait(&waiting)),
     ] {
         record!(call, &result);
         assert!(matches!(result, Err(Error::Poisoned)), "{call}: {result:?}");
@@ -112,7 +112,7 @@ fn a_line_outlives_its_handle_for_as_long_as_streams_wait() {
     let gate = Gate::before(&writer);
     let fence = line.record(&writer).unwrap();
     drop(line);
-    fence.hold_up(&waiting).unwrap();
+    fence.make_wait(&waiting).unwrap();
     gate.open();
     fence.synchronize(None).unwrap();
     drop(fence);
@@ -126,7 +126,7 @@ fn a_line_that_goes_away_lets_its_waiters_go() {
     let line = FenceLine::new(&world.context).unwrap();
     let gate = Gate::before(&writer);
     let fence = line.record(&writer).unwrap();
-    fence.hold_up(&waiting).unwrap();
+    fence.make_wait(&waiting).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(SOON);
@@ -146,7 +146,7 @@ fn a_line_that_goes_away_lets_its_waiters_go_for_good() {
     let (of_writer, of_waiting) = (Gate::before(&writer), Gate::before(&waiting));
     let line = FenceLine::new(&world.context).unwrap();
     line.record(&writer).unwrap();
-    line.fence(2).unwrap().hold_up(&waiting).unwrap();
+    line.fence(2).unwrap().make_wait(&waiting).unwrap();
     let (gone, dropped) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         drop(line);
@@ -169,7 +169,7 @@ fn a_line_of_several_writers_that_goes_away_lets_its_waiters_go_for_good() {
     let (of_first, of_waiting) = (Gate::before(&first), Gate::before(&waiting));
     let line = FenceLine::new(&world.context).unwrap();
     line.record(&first).unwrap();
-    line.record(&second).unwrap().hold_up(&waiting).unwrap();
+    line.record(&second).unwrap().make_wait(&waiting).unwrap();
     let (gone, dropped) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         drop(line);
@@ -192,7 +192,7 @@ fn words_that_go_during_a_capture_let_their_waiters_go_for_good() {
     let theirs = SharedWords::create(&world.context, 64).unwrap();
     let mine = SharedWords::open(&world.context, theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
     theirs.line(7).unwrap().record(&writer).unwrap();
-    mine.line(7).unwrap().fence(2).unwrap().hold_up(&waiting).unwrap();
+    mine.line(7).unwrap().fence(2).unwrap().make_wait(&waiting).unwrap();
     let capture = Capture::begin(&waiting, RELAXED);
     drop(mine);
     // The writer moves the word back after the poison, and before the other stream has come to its wait.
@@ -221,7 +221,7 @@ fn words_that_go_let_their_waiters_go_though_a_reached_fence_is_taken_back() {
     let theirs = SharedWords::create(&world.context, 64).unwrap();
     let mine = SharedWords::open(&world.context, theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
     theirs.line(7).unwrap().record(&writer).unwrap();
-    mine.line(7).unwrap().fence(1).unwrap().hold_up(&waiting).unwrap();
+    mine.line(7).unwrap().fence(1).unwrap().make_wait(&waiting).unwrap();
     of_writer.open();
     writer.synchronize().unwrap();
     let (gone, dropped) = std::sync::mpsc::channel();
@@ -244,7 +244,7 @@ fn poison_holds_against_a_writer_that_lives_on() {
     let line = FenceLine::new(&world.context).unwrap();
     line.record(&alive).unwrap();
     let never = line.record(&dead).unwrap();
-    never.hold_up(&waiting).unwrap();
+    never.make_wait(&waiting).unwrap();
     line.poison();
     // Its write comes after the poison and moves the word back, before the wait has begun.
     of_alive.open();

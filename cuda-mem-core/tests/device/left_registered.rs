@@ -155,7 +155,7 @@ fn shared_words_stay_registered_while_a_thread_s_own_stream_waits_for_others() {
         std::thread::scope(|scope| {
             let waits = || {
                 let stream = Stream::per_thread(&world.context).unwrap();
-                line.fence(2).unwrap().hold_up(&stream).unwrap();
+                line.fence(2).unwrap().make_wait(&stream).unwrap();
                 stream
             };
             let stream = scope.spawn(waits).join().unwrap();
@@ -175,7 +175,7 @@ fn a_line_that_is_gone_is_not_awaited() {
     let world = new_world();
     let stream = world.new_stream();
     let line = FenceLine::new(&world.context).unwrap();
-    line.fence(1).unwrap().hold_up(&stream).unwrap();
+    line.fence(1).unwrap().make_wait(&stream).unwrap();
     drop(line);
     drop(SharedWords::create(&world.context, 1).unwrap());
     until_nothing_is_left(&world);
@@ -188,7 +188,7 @@ fn a_poisoned_line_is_not_awaited_whatever_its_peer_writes() {
     let stream = world.new_stream();
     let words = SharedWords::create(&world.context, 1).unwrap();
     let line = words.line(0).unwrap();
-    line.fence(7).unwrap().hold_up(&stream).unwrap();
+    line.fence(7).unwrap().make_wait(&stream).unwrap();
     line.poison();
     stream.synchronize().unwrap();
     words.mapping().word(0).unwrap().store(5, Ordering::SeqCst);

@@ -113,7 +113,7 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
         ("Fence::record", Fence::record(&stream).map(drop)),
         ("Fence::is_complete", all.fence.is_complete().map(drop)),
         ("Fence::synchronize", all.fence.synchronize(None)),
-        ("Fence::hold_up", all.fence.hold_up(&stream)),
+        ("Fence::make_wait", all.fence.make_wait(&stream)),
         ("FenceLine::new", FenceLine::new(&context).map(drop)),
         ("FenceLine::record", all.line.record(&stream).map(drop)),
         ("uninit", DeviceBuffer::<u8>::uninit(&stream, 1).map(drop)),

@@ -145,7 +145,7 @@ fn wait_in_stream(world: &World, message: &pair::Message) -> u64 {
     let words = SharedWords::open(&world.context, descriptor).unwrap();
     let fence = words.line(9).unwrap().fence(message.words()[0]).unwrap();
     let stream = world.new_stream();
-    fence.hold_up(&stream).unwrap();
+    fence.make_wait(&stream).unwrap();
     stream.synchronize().unwrap();
     assert!(fence.is_complete().unwrap());
     checksum(&[9])

@@ -62,7 +62,7 @@ fn who_waits_for_an_exporter_that_was_killed_is_let_go_by_poison() {
         let line = words.line(0).unwrap();
         let fence = line.fence(numbers[1]).unwrap();
         let stream = world.new_stream();
-        fence.hold_up(&stream).unwrap();
+        fence.make_wait(&stream).unwrap();
         assert_eq!(exporter.receive().bytes, b"ready");
         exporter.kill();
         assert!(!stream.is_idle().unwrap(), "the dead write no fence");
@@ -82,7 +82,7 @@ fn importer(first: &Channel) {
     let words = SharedWords::open(&world.context, only(first.receive().descriptors)).unwrap();
     let memory = OpenedMemory::open(&world.context, &decode(&first.receive())).unwrap();
     let stream = world.new_stream();
-    words.line(0).unwrap().fence(1).unwrap().hold_up(&stream).unwrap();
+    words.line(0).unwrap().fence(1).unwrap().make_wait(&stream).unwrap();
     let _address = memory.on(&stream).unwrap().address();
     stay(first);
 }

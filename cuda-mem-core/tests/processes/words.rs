@@ -38,7 +38,7 @@ fn consumer(first: &Channel) {
     for round in 0..20u8 {
         let fence = there.fence(first.receive().words()[0]).unwrap();
         assert!(!fence.is_complete().unwrap());
-        fence.hold_up(&stream).unwrap();
+        fence.make_wait(&stream).unwrap();
         assert!(!stream.is_idle().unwrap());
         first.send(b"waiting", &[]);
         let address = memory.on(&stream).unwrap().address();
@@ -80,7 +80,7 @@ fn a_word_orders_the_work_of_two_processes() {
             gate.open();
             // The other's fence orders this stream behind its reads: the memory may be written again.
             let read = back.fence(consumer.receive().words()[0]).unwrap();
-            read.hold_up(&stream).unwrap();
+            read.make_wait(&stream).unwrap();
             drop(bytes);
         }
         stream.synchronize().unwrap();
@@ -102,7 +102,7 @@ fn waiting(first: &Channel) {
     assert!(matches!(late, Err(Error::Timeout(limit)) if limit == SOON), "{late:?}");
     assert!(start.elapsed() >= SOON);
     let stream = world.new_stream();
-    fence.hold_up(&stream).unwrap();
+    fence.make_wait(&stream).unwrap();
     first.send(b"waiting", &[]);
     stream.synchronize().unwrap();
     assert!(matches!(fence.is_complete(), Err(Error::Poisoned)));
@@ -209,7 +209,7 @@ fn words_that_go_away_let_their_waiters_go() {
     let words = SharedWords::create(&world.context, 8).unwrap();
     let others = SharedWords::open(&world.context, words.as_fd().try_clone_to_owned().unwrap()).unwrap();
     let line = words.line(5).unwrap();
-    line.fence(1).unwrap().hold_up(&stream).unwrap();
+    line.fence(1).unwrap().make_wait(&stream).unwrap();
     drop(words);
     assert!(!stream.is_idle().unwrap(), "the line has the words yet");
     drop(line);
@@ -226,7 +226,7 @@ fn words_that_nobody_waits_for_go_away_in_peace() {
     let words = SharedWords::create(&world.context, 1).unwrap();
     let others = SharedWords::open(&world.context, words.as_fd().try_clone_to_owned().unwrap()).unwrap();
     let fence = words.line(0).unwrap().record(&stream).unwrap();
-    others.line(0).unwrap().fence(1).unwrap().hold_up(&stream).unwrap();
+    others.line(0).unwrap().fence(1).unwrap().make_wait(&stream).unwrap();
     fence.synchronize(None).unwrap();
     drop((fence, words));
     assert!(!others.line(0).unwrap().is_poisoned());

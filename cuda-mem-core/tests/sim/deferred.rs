@@ -99,7 +99,7 @@ fn who_comes_upon_what_was_put_off_does_not_wait_for_a_fence() {
         let capture = Capture::begin(&captures, RELAXED);
         drop((registered, pinned, buffer));
         capture.end().unwrap();
-        line.fence(1).unwrap().hold_up(&waits).unwrap();
+        line.fence(1).unwrap().make_wait(&waits).unwrap();
         let (tell, told) = channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {

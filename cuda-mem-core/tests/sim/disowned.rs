@@ -33,7 +33,7 @@ fn borrowed(sim: &Sim, context: &Context) -> (Stream, impl FnOnce()) {
 }
 
 /// Holds a stream up by another one, which the gate keeps as a user.
-pub(crate) fn hold_up(stream: &Stream) -> (Gate, Stream) {
+pub(crate) fn make_wait(stream: &Stream) -> (Gate, Stream) {
     let held = Stream::new(stream.context()).unwrap();
     let (gate, behind) = (Gate::before(&held), Event::new(stream.context()).unwrap());
     held.record(&behind).unwrap();
@@ -116,7 +116,7 @@ fn memory_that_was_used_on_a_disowned_stream_is_freed_behind_that() {
         let (stream, destroy) = borrowed(sim, context);
         let home = Stream::new(context).unwrap();
         let memory = DeviceBuffer::<u8>::zeroed(&home, 4096).unwrap();
-        let (gate, _held) = hold_up(&stream);
+        let (gate, _held) = make_wait(&stream);
         memory.range(..).unwrap().fill_bytes(&stream, 1).unwrap();
         let mut uses = Uses::new();
         uses.record_stream(&stream).unwrap();
@@ -173,7 +173,7 @@ fn memory_that_no_event_stands_for_stays() {
 fn a_point_of_a_disowned_stream_that_cannot_be_waited_for_is_not_behind_its_work() {
     on_simulator(|sim, context| {
         let (stream, destroy) = borrowed(sim, context);
-        let (gate, held) = hold_up(&stream);
+        let (gate, held) = make_wait(&stream);
         let mut uses = Uses::new();
         uses.record_stream(&stream).unwrap();
         let point = uses.points().unwrap().remove(0);
@@ -205,7 +205,7 @@ fn what_another_value_of_a_disowned_stream_is_given_is_a_use_of_its_own() {
             drop(memory.on(&first).unwrap());
             read.record_stream(&first).unwrap();
             first.disown();
-            let (gate, _held) = hold_up(&second);
+            let (gate, _held) = make_wait(&second);
             used(&memory, &second);
             read.record_stream(&second).unwrap();
             assert!(!read.are_over().unwrap());
@@ -242,7 +242,7 @@ fn memory_is_not_used_on_a_disowned_stream_that_used_it_before() {
 fn values_of_one_stream_that_come_one_after_the_other_are_one_use() {
     on_simulator(|sim, context| {
         let (stream, destroy) = borrowed(sim, context);
-        let (gate, _held) = hold_up(&stream);
+        let (gate, _held) = make_wait(&stream);
         let mut uses = Uses::new();
         for _ in 0..3 {
             uses.record_stream(&once_more(&stream)).unwrap();

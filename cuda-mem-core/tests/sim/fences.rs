@@ -76,7 +76,7 @@ fn the_drop_of_a_line_ends_although_its_stream_is_kept_busy() {
     on_simulator(|_, context| {
         let (line, stream) = (FenceLine::new(context).unwrap(), Stream::new(context).unwrap());
         let never = line.fence(5).unwrap();
-        never.hold_up(&stream).unwrap();
+        never.make_wait(&stream).unwrap();
         let is_over = AtomicBool::new(false);
         let (dropped, seen) = mpsc::channel();
         thread::scope(|threads| {
@@ -110,7 +110,7 @@ fn a_reservation_that_was_forgotten_holds_up_no_drop() {
         on_simulator(|_, context| {
             let (line, stream) = (FenceLine::new(context).unwrap(), Stream::new(context).unwrap());
             let mut reserved = line.reserve().unwrap();
-            line.fence(reserved.announce()).unwrap().hold_up(&stream).unwrap();
+            line.fence(reserved.announce()).unwrap().make_wait(&stream).unwrap();
             std::mem::forget(reserved);
             drop(line);
             stream.synchronize().unwrap();

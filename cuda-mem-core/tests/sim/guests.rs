@@ -12,7 +12,7 @@ use cuda_mem_sim::{Record, Sim};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
-use crate::disowned::{hold_up, waits_for};
+use crate::disowned::{make_wait, waits_for};
 use crate::imported::lose;
 use crate::interrupted::until;
 
@@ -80,7 +80,7 @@ fn what_a_destroyed_guest_used_is_waited_for_with_its_context() {
         let mut uses = Uses::new();
         visiting(&stream, || uses.record_stream(&stream)).unwrap();
         // Given after it was entered, and before the end of the uses is asked for.
-        let (gate, _held) = hold_up(&theirs);
+        let (gate, _held) = make_wait(&theirs);
         drop(theirs);
         let other = Stream::new(&context).unwrap();
         waits_for(&gate, || match waits_by {

@@ -29,7 +29,7 @@ impl Held {
         let device = DeviceBuffer::<u8>::from_slice(&stream, &[7; 64]).unwrap();
         stream.synchronize().unwrap();
         let line = FenceLine::new(context).unwrap();
-        line.fence(1).unwrap().hold_up(&stream).unwrap();
+        line.fence(1).unwrap().make_wait(&stream).unwrap();
         Self { line, other, stream, device }
     }
 
@@ -142,7 +142,7 @@ fn d2_a_line_that_is_dropped_in_a_host_function_holds_up_nobody() {
     other.wait_stream(&stream).unwrap();
     let line = FenceLine::new(&context).unwrap();
     line.record(&stream).unwrap();
-    line.fence(5).unwrap().hold_up(&other).unwrap();
+    line.fence(5).unwrap().make_wait(&other).unwrap();
     drop_in_host_function(stream, line);
     assert_eq!(driver.release_failures(), 1, "it is leaked, and counted");
     other.synchronize().unwrap();

@@ -144,9 +144,9 @@ fn a_word_is_not_awaited_if_the_wait_was_refused() {
             let (stream, theirs) = (Stream::new(context).unwrap(), Stream::new(elsewhere).unwrap());
             let words = SharedWords::create(context, 1).unwrap();
             let fence = words.line(0).unwrap().fence(1).unwrap();
-            assert!(matches!(fence.hold_up(&theirs), Err(Error::ForeignContext { .. })));
+            assert!(matches!(fence.make_wait(&theirs), Err(Error::ForeignContext { .. })));
             sim.fail_call("cuStreamWaitValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-            assert!(matches!(fence.hold_up(&stream), Err(Error::Driver(_))));
+            assert!(matches!(fence.make_wait(&stream), Err(Error::Driver(_))));
             leave_words(context);
             until("nothing waits", || context.driver().registrations_left() == 0);
             drop((fence, words));
@@ -266,7 +266,7 @@ fn something_is_freed_while_no_stream_is_busy_or_none_waits_for_a_fence() {
         expect((false, true));
         capture.end().unwrap();
         let line = FenceLine::new(context).unwrap();
-        line.fence(1).unwrap().hold_up(&stream).unwrap();
+        line.fence(1).unwrap().make_wait(&stream).unwrap();
         expect((false, false));
         line.poison();
         stream.synchronize().unwrap();

@@ -181,7 +181,7 @@ fn who_hears_of_a_failure_has_a_stream_wait_while_nothing_is_awaited() {
         let (heard, told) = mpsc::channel();
         let heard = Mutex::new(heard);
         context.driver().on_release_failure(move |_| {
-            waiting.0.hold_up(&waiting.1).unwrap();
+            waiting.0.make_wait(&waiting.1).unwrap();
             heard.lock().unwrap().send(()).unwrap();
         });
         let other = Stream::new(context).unwrap();
@@ -373,7 +373,7 @@ fn who_hears_of_a_context_that_is_not_left_waits_for_a_word() {
         let pages = SharedMapping::create(4096).unwrap().pages(());
         let registered = Registered::new(context, pages, RegisterFlags::default()).unwrap();
         let heard = refuse_to_leave(sim, context, move || {
-            line.record(&stream).unwrap().hold_up(&stream).unwrap();
+            line.record(&stream).unwrap().make_wait(&stream).unwrap();
         });
         drop(registered);
         assert!(heard.load(Ordering::Relaxed));

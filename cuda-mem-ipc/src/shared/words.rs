@@ -162,7 +162,7 @@ impl Words {
                 known.generation = if is_it { earlier } else { known.generation };
                 known.generation > 0
             };
-            Ok(fence.hold_up(stream).inspect_err(|_| lock(&self.waits).retain_mut(take_back))?)
+            Ok(fence.make_wait(stream).inspect_err(|_| lock(&self.waits).retain_mut(take_back))?)
         });
         match waits {
             Err(error) if is_poison(&error) => self.was_reached(point).map(drop),

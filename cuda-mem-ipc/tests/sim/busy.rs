@@ -27,13 +27,13 @@ fn memory_ends_when_its_uses_do_though_their_stream_goes_on() {
     let pool = SharedPool::new(&context, &options).unwrap();
     let buffer = pool.allocate_isolated(1, &stream).unwrap();
     let (uses, more) = (FenceLine::new(&context).unwrap(), FenceLine::new(&context).unwrap());
-    uses.fence(1).unwrap().hold_up(&stream).unwrap();
+    uses.fence(1).unwrap().make_wait(&stream).unwrap();
     drop(buffer.on(&stream).unwrap());
     sim.record(true);
     let called = |name| sim.log().records().iter().filter(|record| record.function == name).count();
     drop(buffer);
     let has_point = comes(|| called("cuEventRecord") == 2);
-    more.fence(1).unwrap().hold_up(&stream).unwrap();
+    more.fence(1).unwrap().make_wait(&stream).unwrap();
     let unmapped_before = called("cuMemUnmap");
     uses.poison();
     let is_unmapped = comes(|| called("cuMemUnmap") == 1);

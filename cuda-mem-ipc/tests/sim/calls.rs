@@ -64,7 +64,7 @@ fn a_hand_over_is_one_operation_on_either_stream_and_its_return_too() {
         }
         // The producer's work is not done when the buffer comes, so that the consumer's stream has to wait.
         let line = FenceLine::new(&context).unwrap();
-        line.fence(1).unwrap().hold_up(&producer).unwrap();
+        line.fence(1).unwrap().make_wait(&producer).unwrap();
         let (_, handing) = calls_of(&sim, || exporter.hand_over(&buffer, &producer, LIMIT).unwrap());
         assert_eq!(handing, operation("cuStreamWriteValue64"), "round {round}");
         let (received, receiving) = calls_of(&sim, || importer.recv(LIMIT).unwrap());

@@ -45,7 +45,7 @@ fn one_wait_stands_for_many_releases_of_a_line() {
     let pool = SharedPool::new(&context, &options).unwrap();
     let buffers = (0..COUNT).map(|_| pool.allocate(LEN, &producer).unwrap()).collect::<Vec<_>>();
     let gate = FenceLine::new(&context).unwrap();
-    gate.fence(1).unwrap().hold_up(&consumer).unwrap();
+    gate.fence(1).unwrap().make_wait(&consumer).unwrap();
     let mut last = None;
     for buffer in buffers {
         exporter.hand_over(&buffer, &producer, LIMIT).unwrap();
@@ -78,7 +78,7 @@ fn one_wait_stands_for_many_uses_of_a_stream() {
     let pool = SharedPool::new(&context, &options).unwrap();
     let buffers = (0..COUNT).map(|_| pool.allocate(LEN, idle).unwrap()).collect::<Vec<_>>();
     let gate = FenceLine::new(&context).unwrap();
-    gate.fence(1).unwrap().hold_up(stream).unwrap();
+    gate.fence(1).unwrap().make_wait(stream).unwrap();
     for (buffer, stream) in buffers.into_iter().zip(streams.iter().cycle()) {
         drop(buffer.on(stream).unwrap());
     }
@@ -99,7 +99,7 @@ fn one_wait_stands_for_many_uses_of_a_thread_s_default_stream() {
     let mut buffers = (0..COUNT).map(|_| pool.allocate(LEN, &stream).unwrap()).collect::<Vec<_>>();
     buffers.iter().take(COUNT / 2).for_each(|buffer| drop(buffer.on(&stream).unwrap()));
     let gate = FenceLine::new(&context).unwrap();
-    gate.fence(1).unwrap().hold_up(&stream).unwrap();
+    gate.fence(1).unwrap().make_wait(&stream).unwrap();
     buffers.iter().skip(COUNT / 2).for_each(|buffer| drop(buffer.on(&stream).unwrap()));
     while buffers.pop().is_some() {}
     assert_eq!(waits_of_an_allocation(&sim, &pool, &next), [1, 0]);

@@ -30,7 +30,7 @@ fn a_hand_over_that_is_refused_leaves_those_before_it() {
     let pool = SharedPool::new(&context, &SharedPoolOptions::default()).unwrap();
     let (stream, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
     let buffer = pool.allocate(LEN, &stream).unwrap();
-    gate.fence(1).unwrap().hold_up(&stream).unwrap();
+    gate.fence(1).unwrap().make_wait(&stream).unwrap();
     exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
     sim.fail_call("cuStreamWriteValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     exporter.hand_over(&buffer, &stream, LIMIT).unwrap_err();
@@ -63,7 +63,7 @@ fn a_release_that_is_refused_leaves_those_before_it() {
     writer.synchronize().unwrap();
     drop((first.on(&reader).unwrap(), second.on(&reader).unwrap()));
     let gate = FenceLine::new(&context).unwrap();
-    gate.fence(1).unwrap().hold_up(&reader).unwrap();
+    gate.fence(1).unwrap().make_wait(&reader).unwrap();
     drop(first);
     until_leases(1);
     sim.fail_call("cuStreamWriteValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);

@@ -52,7 +52,7 @@ fn a_call_that_does_not_return_hides_no_peer_s_death() {
     });
     producer.synchronize().unwrap();
     let gate = FenceLine::new(&context).unwrap();
-    gate.fence(1).unwrap().hold_up(&consumer).unwrap();
+    gate.fence(1).unwrap().make_wait(&consumer).unwrap();
     received.iter().flatten().for_each(|received| drop(received.on(&consumer).unwrap()));
     received[0] = None;
     eventually("the first is back", || exporter.leases() == 1);

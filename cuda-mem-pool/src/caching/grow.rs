@@ -336,7 +336,7 @@ impl Climb for Climber<'_> {
             let can_wait = |stream: &Stream| matches!(stream.is_capturing(), Ok(false));
             // Of one that was forgotten meanwhile the wait may be behind its end, and its heap another stream's.
             let waits = own().filter(can_wait).is_some_and(|stream| {
-                waiting.hold_up(&stream, &shared.observer) && own().is_some_and(|now| now == stream)
+                waiting.make_wait(&stream, &shared.observer) && own().is_some_and(|now| now == stream)
             });
             if waits {
                 shared.complete(&waiting);

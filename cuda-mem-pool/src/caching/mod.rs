@@ -31,4 +31,4 @@ pub use figures::StreamSegmentSize;
 pub use options::CachingOptions;
 pub use private::{PoolRoute, PrivatePool, Restored};
 pub use sharing::{Pin, Pinned};
-pub use sleep::{Asleep, BackingEvent, Backup, Keep, Kept, Restore, Slept, Tag, TagScope, TagState, Told};
+pub use sleep::{Asleep, BackingEvent, Backup, Keep, Kept, Notice, Restore, Slept, Tag, TagScope, TagState};

@@ -221,7 +221,7 @@ impl Waiting {
     }
 
     /// Lets a stream wait for the uses, by their points; whether it does.
-    pub(super) fn hold_up(&self, stream: &Stream, observer: &CallWatch) -> bool {
+    pub(super) fn make_wait(&self, stream: &Stream, observer: &CallWatch) -> bool {
         let told = |point: &UsePoint| {
             let of = point.stream().id();
             DriverCall::StreamWait { stream: stream.id(), of, event: None }

@@ -460,7 +460,7 @@ fn registrants_hear_in_order_and_whatever_they_do_stops_nothing() {
     };
     let ids = ["first", "fails", "panics", "last"].map(|name| allocator.on_backing_change(listen(name)));
     let slept = sleep(&[&tag], Backup::Discard);
-    let errors: Vec<_> = slept.told.iter().map(|told| (told.id, told.error.as_deref())).collect();
+    let errors: Vec<_> = slept.notices.iter().map(|told| (told.id, told.error.as_deref())).collect();
     let expected = [None, Some("no"), Some("it panicked"), None];
     assert_eq!(errors, ids.into_iter().zip(expected).collect::<Vec<_>>());
     Tag::wake(&[&tag], Restore::Nothing).unwrap();

@@ -38,7 +38,7 @@ impl<'s> Theirs<'s> {
     }
 
     /// Holds it up by a stream of this crate's, which the gate keeps as a user.
-    fn hold_up(&self) -> Gate {
+    fn make_wait(&self) -> Gate {
         let held = Stream::new(self.stream.context()).unwrap();
         let (gate, behind) = (Gate::before(&held), Event::new(self.stream.context()).unwrap());
         held.record(&behind).unwrap();
@@ -66,7 +66,7 @@ fn memory_of_a_private_pool_goes_back_behind_the_end_of_its_stream() {
         for waits in [false, true] {
             let (theirs, id) = (Theirs::new(sim, context), MempoolId::for_user());
             let block = routed(&allocator, id, 4 * MIB, &theirs.stream).unwrap();
-            let gate = theirs.hold_up();
+            let gate = theirs.make_wait();
             free(&allocator, block);
             allocator.release_pool(id).unwrap();
             theirs.forget(&allocator).unwrap();
@@ -89,7 +89,7 @@ fn a_stream_that_was_disowned_is_forgotten_too() {
     on_simulator(|sim, context| {
         let (allocator, theirs) = (allocator(context), Theirs::new(sim, context));
         let block = allocator.allocate_by_address(4 * MIB, &theirs.stream).unwrap();
-        let gate = theirs.hold_up();
+        let gate = theirs.make_wait();
         free(&allocator, block);
         theirs.stream.disown();
         theirs.forget(&allocator).unwrap();
@@ -113,7 +113,7 @@ fn a_captured_pool_waits_for_the_end_of_each_stream() {
         let block = routed(&allocator, id, 4 * MIB, &stream).unwrap();
         free(&allocator, block);
         assert_eq!(capture.end().unwrap().len(), 0);
-        let gate = launches.hold_up();
+        let gate = launches.make_wait();
         allocator.release_pool(id).unwrap();
         launches.forget(&allocator).unwrap();
         launches.destroy();

@@ -304,7 +304,7 @@ fn a_thread_that_gives_blocks_back_unpins_none_beside_one_that_trims() {
 /// before it unpins.
 fn asked_for_beside_a_fence(context: &Context, allocator: &PinnedCachingAllocator) -> PinnedBlock {
     let (waits, line) = (Stream::new(context).unwrap(), FenceLine::new(context).unwrap());
-    line.fence(1).unwrap().hold_up(&waits).unwrap();
+    line.fence(1).unwrap().make_wait(&waits).unwrap();
     let (tell, told) = channel();
     let block = std::thread::scope(|scope| {
         scope.spawn(move || tell.send(allocator.allocate(100 << 10).unwrap()));
@@ -382,7 +382,7 @@ fn what_fits_nothing_is_not_unpinned_while_a_stream_waits_for_a_fence() {
     on_simulator(|_, context| {
         let stream = Stream::new(context).unwrap();
         let line = FenceLine::new(context).unwrap();
-        line.fence(1).unwrap().hold_up(&stream).unwrap();
+        line.fence(1).unwrap().make_wait(&stream).unwrap();
         let allocator = PinnedCachingAllocator::new(context);
         let held = leave_surplus(&allocator);
         // Longer than the thread waits for streams that are only busy.

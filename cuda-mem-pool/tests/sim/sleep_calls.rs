@@ -391,7 +391,7 @@ fn a_registrant_that_ends_itself_may_panic_as_it_goes() {
                 let both = [&tags[0], &tags[1]];
                 let told = if is_leaving {
                     // SAFETY: nothing uses the blocks.
-                    unsafe { Tag::sleep(&both, Backup::Discard) }.unwrap().told
+                    unsafe { Tag::sleep(&both, Backup::Discard) }.unwrap().notices
                 } else {
                     Tag::wake(&both, Restore::Nothing).unwrap()
                 };

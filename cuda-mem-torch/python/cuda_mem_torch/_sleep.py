@@ -38,7 +38,7 @@ class _State(ctypes.Structure):
 
 _KEPT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _Range, ctypes.c_size_t, ctypes.c_char_p)
 _REFUSED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _Range, ctypes.c_char_p)
-_TOLD = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p)
+_NOTICE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p)
 _TAG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_State))
 _TAG_OF = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_bool)
 _CHANGE = ctypes.CFUNCTYPE(
@@ -47,7 +47,7 @@ _CHANGE = ctypes.CFUNCTYPE(
 
 
 class _Visitor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("kept", _KEPT), ("refused", _REFUSED), ("told", _TOLD)]
+    _fields_ = [("data", ctypes.c_void_p), ("kept", _KEPT), ("refused", _REFUSED), ("notice", _NOTICE)]
 
 
 class _PoolId(ctypes.Structure):
@@ -65,7 +65,7 @@ class Kept:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Notice:
     """The call of a registrant for a change: how long it took, and its error."""
 
     callback: Callable[[BackingChange], object] | None
@@ -82,7 +82,7 @@ class Slept:
     missing: int
     kept: list[Kept]
     refused: list[tuple[int, int, str]]
-    told: list[Told]
+    notices: list[Notice]
 
     def __str__(self) -> str:
         lines = [f"freed {_size(self.freed)}, saved {_size(self.saved)}"]
@@ -90,14 +90,14 @@ class Slept:
             lines.append(f"missing {_size(self.missing)}: another holder (an export, an import) has it, or another process took it")
         lines += [f"kept {_size(kept.stayed)} for {kept.reason} ({kept.size} bytes at {kept.address:#x})" for kept in self.kept]
         lines += [f"refused {_size(size)} at {address:#x}: {why}" for address, size, why in self.refused]
-        return "\n".join(lines + _failures(self.told))
+        return "\n".join(lines + _failures(self.notices))
 
 
-class Woken(list[Told]):
+class Woken(list[Notice]):
     """The result of :func:`wake`: the calls of registrants, as a list, and the bytes that woke of each tag that slept."""
 
-    def __init__(self, told: Iterable[Told], tags: dict[str, int]) -> None:
-        super().__init__(told)
+    def __init__(self, notices: Iterable[Notice], tags: dict[str, int]) -> None:
+        super().__init__(notices)
         self.tags = tags
 
     def __str__(self) -> str:
@@ -227,11 +227,11 @@ def sleep(tags: Tags = None, backup: str = "pinned", device: Device = None) -> S
     number, words = _torch.device_index(device), _words(tags)
     kept: list[Kept] = []
     refused: list[tuple[int, int, str]] = []
-    told: list[Told] = []
-    visitor = _visitor(kept, refused, told)
+    notices: list[Notice] = []
+    visitor = _visitor(kept, refused, notices)
     slept = _Slept()
     _library.check(_load().cuda_mem_torch_sleep(number, words, len(words), _BACKUPS[backup], ctypes.byref(slept), ctypes.byref(visitor)))
-    return Slept(slept.freed, slept.saved, slept.missing, kept, refused, told)
+    return Slept(slept.freed, slept.saved, slept.missing, kept, refused, notices)
 
 
 def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -> Woken:
@@ -239,13 +239,13 @@ def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -
     undefined ones where that was discarded; with ``False`` undefined ones; with a number from 0 to 255 that in each byte. Raises if there is not enough memory: all of them sleep on, and it can be tried again.
     The result is a list of the calls of registrants; its text says what woke."""
     restored, number, words = _restored(restore), _torch.device_index(device), _words(tags)
-    told: list[Told] = []
-    visitor = _visitor([], [], told)
+    notices: list[Notice] = []
+    visitor = _visitor([], [], notices)
     # The call itself does not say what slept.
     names = [word.decode() for word in words]
     asleep = {name: state.asleep for name, state in _states(number).items() if state.is_asleep and (not names or name in names)}
     _library.check(_load().cuda_mem_torch_wake(number, words, len(words), restored, ctypes.byref(visitor)))
-    return Woken(told, asleep)
+    return Woken(notices, asleep)
 
 
 def _restored(restore: object) -> int:
@@ -354,19 +354,19 @@ def _refuse_asleep(tensor: torch.Tensor, function: str) -> None:
         raise CudaMemError(f"{function} uses {what}, whose tag {asleep[0]!r} sleeps: wake it first")
 
 
-def _visitor(kept: list[Kept], refused: list[tuple[int, int, str]], told: list[Told]) -> _Visitor:
+def _visitor(kept: list[Kept], refused: list[tuple[int, int, str]], notices: list[Notice]) -> _Visitor:
     def of_kept(_data: int | None, range: _Range, stayed: int, reason: bytes) -> None:
         kept.append(Kept(range.address or 0, range.bytes, stayed, reason.decode()))
 
     def of_refused(_data: int | None, range: _Range, why: bytes) -> None:
         refused.append((range.address or 0, range.bytes, why.decode()))
 
-    def of_told(_data: int | None, number: int, nanoseconds: int, error: bytes | None) -> None:
+    def of_notice(_data: int | None, number: int, nanoseconds: int, error: bytes | None) -> None:
         registrant = _REGISTRANTS.get(number)
         text = None if error is None else (registrant and registrant._error) or error.decode()
-        told.append(Told(registrant and registrant._callback, nanoseconds / 1e9, text))
+        notices.append(Notice(registrant and registrant._callback, nanoseconds / 1e9, text))
 
-    return _Visitor(None, _KEPT(of_kept), _REFUSED(of_refused), _TOLD(of_told))
+    return _Visitor(None, _KEPT(of_kept), _REFUSED(of_refused), _NOTICE(of_notice))
 
 
 def _load() -> ctypes.CDLL:
@@ -401,8 +401,8 @@ def _words(tags: Tags) -> Any:
     return (ctypes.c_char_p * len(names))(*(_library.word("a tag", name) for name in names))
 
 
-def _failures(told: Iterable[Told]) -> list[str]:
-    return [f"a registrant failed: {one.error}" for one in told if one.error]
+def _failures(notices: Iterable[Notice]) -> list[str]:
+    return [f"a registrant failed: {one.error}" for one in notices if one.error]
 
 
 def _size(size: int) -> str:

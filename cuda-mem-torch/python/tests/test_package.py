@@ -596,7 +596,7 @@ class Sleep(unittest.TestCase):
             slept = cuda_mem_torch.sleep(["python"], backup="pinned")
             self.assertEqual((slept.freed, slept.saved, slept.kept), (80 << 20, 80 << 20, []))
             self.assertEqual(str(slept), "freed 80.00 MiB, saved 80.00 MiB\na registrant failed: ZeroDivisionError: division by zero")
-            self.assertEqual([told.error for told in slept.told], [None, "ZeroDivisionError: division by zero"])
+            self.assertEqual([told.error for told in slept.notices], [None, "ZeroDivisionError: division by zero"])
             state = cuda_mem_torch.state()
             self.assertEqual(state["python"], cuda_mem_torch._sleep.TagState(True, 0, 80 << 20, 80 << 20))
             self.assertFalse(state["inner"].is_asleep)

@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::Mutex;
 
-use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, Restore, Tag, Told};
+use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, Notice, Restore, Tag};
 
 use super::devices::{DEVICES, Device, device};
 use super::error::{Failure, entry};
@@ -72,7 +72,7 @@ pub struct cuda_mem_torch_sleep_visitor {
     pub refused:
         Option<unsafe extern "C" fn(data: *mut c_void, range: cuda_mem_torch_range, why: *const c_char)>,
     /// A registrant that was told, how many nanoseconds it took, and what it failed with; null if it did not.
-    pub told: Option<
+    pub notice: Option<
         unsafe extern "C" fn(data: *mut c_void, registrant: u64, nanoseconds: u64, error: *const c_char),
     >,
 }
@@ -123,8 +123,8 @@ unsafe fn named(device: &Device, names: *const *const c_char, count: usize) -> R
 }
 
 impl cuda_mem_torch_sleep_visitor {
-    fn tell_all(&self, told: &[Told]) {
-        let Some(tell) = self.told else { return };
+    fn tell_all(&self, told: &[Notice]) {
+        let Some(tell) = self.notice else { return };
         for told in told {
             let Some(number) = DEVICES.number_of(told.id) else { continue };
             let error = told.error.as_deref().map(c_text);
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn cuda_mem_torch_sleep(
                     unsafe { tell(visitor.data, c_range(range), why.as_ptr()) };
                 }
             }
-            visitor.tell_all(&came.told);
+            visitor.tell_all(&came.notices);
         }
         let told = cuda_mem_torch_slept { freed: came.freed, saved: came.saved, missing: came.missing };
         // SAFETY: the caller's promise.

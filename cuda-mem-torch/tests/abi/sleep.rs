@@ -162,7 +162,7 @@ fn what_is_kept_and_who_was_told_is_told() {
     #[derive(Default)]
     struct Came {
         kept: Vec<(usize, usize, usize, CString)>,
-        told: Vec<(u64, Option<CString>)>,
+        notices: Vec<(u64, Option<CString>)>,
     }
     static HEARD: Mutex<Vec<(CString, bool, usize)>> = Mutex::new(Vec::new());
     unsafe extern "C" fn kept(
@@ -173,9 +173,9 @@ fn what_is_kept_and_who_was_told_is_told() {
     ) {
         passed::<Came>(data).kept.push((range.address.addr(), range.bytes, stayed, words(reason)));
     }
-    unsafe extern "C" fn told(data: *mut c_void, registrant: u64, _: u64, error: *const c_char) {
+    unsafe extern "C" fn notice(data: *mut c_void, registrant: u64, _: u64, error: *const c_char) {
         let error = (!error.is_null()).then(|| words(error));
-        passed::<Came>(data).told.push((registrant, error));
+        passed::<Came>(data).notices.push((registrant, error));
     }
     unsafe extern "C" fn change(
         data: *mut c_void,
@@ -208,7 +208,7 @@ fn what_is_kept_and_who_was_told_is_told() {
         data: (&raw mut came).cast(),
         kept: Some(kept),
         refused: None,
-        told: Some(told),
+        notice: Some(notice),
     };
     let (code, slept) = sleep(tag, CUDA_MEM_TORCH_BACKUP_DISCARD, &visitor);
     succeed(code);
@@ -217,7 +217,7 @@ fn what_is_kept_and_who_was_told_is_told() {
     assert_eq!(came.kept, [(block.addr(), 1000, 64 * MIB, c"a library".to_owned())]);
     let failed = Some(c"it returned 1".to_owned());
     let both = [(first, None), (second, failed)];
-    assert_eq!(came.told, [both.clone(), both].concat());
+    assert_eq!(came.notices, [both.clone(), both].concat());
     let twice = |leaving| vec![(tag.to_owned(), leaving, 96 * MIB); 2];
     assert_eq!(*HEARD.lock().unwrap(), [twice(true), twice(false)].concat());
     // SAFETY: what was kept, once.

@@ -122,7 +122,7 @@ fn guarded(
         return model(&call);
     }
     if !is_inside {
-        driver.freeing.hold_up(function);
+        driver.freeing.make_wait(function);
     }
     let outcome = match driver.faults.strike(function, call.number) {
         Some(code) => Err(code),

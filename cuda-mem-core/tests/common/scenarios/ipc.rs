@@ -105,9 +105,9 @@ pub(super) fn shared_words(context: &Context) -> Result<()> {
     let theirs = SharedWords::open(context, descriptor.map_err(io)?)?;
     let fence = words.line(1)?.record(&one)?;
     let same = theirs.line(1)?.fence(fence.generation().unwrap_or_default())?;
-    same.hold_up(&two)?;
+    same.make_wait(&two)?;
     same.synchronize(None)?;
-    theirs.line(2)?.fence(1)?.hold_up(&two)?;
+    theirs.line(2)?.fence(1)?.make_wait(&two)?;
     theirs.line(2)?.poison();
     assert!(words.line(2)?.is_poisoned());
     assert!(matches!(words.line(2)?.record(&one), Err(Error::Poisoned | Error::Driver(_))));

@@ -75,7 +75,7 @@ fn few_streams_wait_for_fences_of_a_peer_that_are_not_reached() {
     let (ours, theirs) = both(&context);
     let (busy, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
     let fence = gate.fence(1).unwrap();
-    fence.hold_up(&busy).unwrap();
+    fence.make_wait(&busy).unwrap();
     let point = ours.record(&busy).unwrap();
     let streams: Vec<_> = (0..=MOST_WAITS).map(|_| Stream::new(&context).unwrap()).collect();
     let (last, few) = streams.split_last().unwrap();
@@ -100,7 +100,7 @@ fn a_wait_that_was_refused_is_none_of_the_few() {
     let context = context(&sim);
     let (ours, theirs) = both(&context);
     let (busy, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
-    gate.fence(1).unwrap().hold_up(&busy).unwrap();
+    gate.fence(1).unwrap().make_wait(&busy).unwrap();
     let points = [(); 2].map(|()| ours.record(&busy).unwrap());
     let streams: Vec<_> = (0..=MOST_WAITS).map(|_| Stream::new(&context).unwrap()).collect();
     let refuse = |point: Point, stream: &Stream| {
@@ -126,7 +126,7 @@ fn an_end_lets_streams_go_while_somebody_holds_the_words() {
     let context = context(&sim);
     let (ours, theirs) = both(&context);
     let (busy, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
-    gate.fence(1).unwrap().hold_up(&busy).unwrap();
+    gate.fence(1).unwrap().make_wait(&busy).unwrap();
     let point = ours.record(&busy).unwrap();
     let stream = Stream::new(&context).unwrap();
     theirs.make_wait(point, &stream).unwrap();

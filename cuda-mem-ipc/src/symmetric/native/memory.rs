@@ -169,7 +169,7 @@ impl NativeMemory {
                 state.was_refused(noted);
                 return Ok(false);
             }
-            fence.hold_up(stream).inspect_err(|_| state.was_refused(noted))?;
+            fence.make_wait(stream).inspect_err(|_| state.was_refused(noted))?;
             Ok(true)
         };
         if !waiting().map_err(|error| self.explain(error, from))? {

@@ -24,7 +24,7 @@ use cuda_mem_core::{Context, Error as CoreError, Stream, catch_panic};
 
 use super::backup::{BackupMemory, joined, len};
 use super::mapped::Segment;
-use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
+use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Notice, Restore, Slept, Tag, TagShared};
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::{Registrant, refuse_watchers};
 use crate::caching::grow::unless_lost;
@@ -108,7 +108,7 @@ impl Tag {
         for (cycle, plan) in cycles.iter().zip(&plans) {
             slept.kept.extend(plan.kept.iter().cloned());
             let leaving: Vec<_> = plan.leaving.iter().map(|segment| segment.addresses()).collect();
-            slept.told.extend(tell(shared, cycle.tag, true, &leaving));
+            slept.notices.extend(tell(shared, cycle.tag, true, &leaving));
         }
         let before = shared.context.memory_info().map(|memory| memory.free);
         for (cycle, plan) in cycles.iter_mut().zip(&plans) {
@@ -118,7 +118,7 @@ impl Tag {
             let stayed = plan.leaving.iter().filter(|segment| !segment.is_asleep());
             let stayed: Vec<_> = stayed.map(|segment| segment.addresses()).collect();
             // Registrants took it for gone.
-            slept.told.extend(tell(shared, cycle.tag, false, &stayed));
+            slept.notices.extend(tell(shared, cycle.tag, false, &stayed));
         }
         slept.missing = before.map_or(0, |before| missing(&shared.context, before, slept.freed));
         Ok(slept)
@@ -131,7 +131,7 @@ impl Tag {
     ///
     /// [`SleepError::NoMemory`] if the device or the limit has not enough: all of them sleep on, with their backups, and it can be tried
     /// again. [`SleepError::Busy`]; [`SleepError::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`].
-    pub fn wake(tags: &[&Self], restore: Restore) -> Result<Vec<Told>> {
+    pub fn wake(tags: &[&Self], restore: Restore) -> Result<Vec<Notice>> {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Vec::new()) };
         let shared = allocator.shared();
@@ -449,16 +449,16 @@ fn fill(tag: &TagShared, segment: &Range<CUdeviceptr>, restore: Restore, stream:
     }
 }
 
-fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<CUdeviceptr>]) -> Vec<Told> {
+fn tell(cache: &DeviceCache, tag: &TagShared, leaves: bool, ranges: &[Range<CUdeviceptr>]) -> Vec<Notice> {
     if ranges.is_empty() {
         return Vec::new();
     }
     let registrants = cache.callbacks.registrants.all();
     let tell = |(id, registrant): &(_, Arc<Registrant>)| {
         let began = Instant::now();
-        let event = BackingEvent { tag: &tag.name, is_leaving, ranges };
+        let event = BackingEvent { tag: &tag.name, is_leaving: leaves, ranges };
         let outcome = catch_panic(|| registrant(&event)).unwrap_or_else(|| Err("it panicked".to_owned()));
-        Told { id: *id, took: began.elapsed(), error: outcome.err() }
+        Notice { id: *id, took: began.elapsed(), error: outcome.err() }
     };
     let told = registrants.iter().map(tell).collect();
     // One may have been detached meanwhile, and ends here.

@@ -65,7 +65,7 @@ pub struct Kept {
 
 /// What came of calling a registrant for a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct Notice {
     /// The registrant.
     pub id: CallbackId,
     /// How long it took.
@@ -90,7 +90,7 @@ pub struct Slept {
     /// sleep.
     pub refused: Vec<(Range<CUdeviceptr>, Error)>,
     /// What registrants did.
-    pub told: Vec<Told>,
+    pub notices: Vec<Notice>,
 }
 
 /// A change behind addresses of a tag. [`Tag`] has an example.

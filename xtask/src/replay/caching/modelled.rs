@@ -131,7 +131,7 @@ impl Climb for Climber<'_> {
         let helped = !pending.is_empty();
         for (fence, owned) in pending {
             let stream = inner.engine.backend().stream(owned.heap)?;
-            model.hold_up(stream, &fence);
+            model.make_wait(stream, &fence);
             inner.complete(owned)?;
         }
         Ok(helped)

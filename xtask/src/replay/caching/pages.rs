@@ -79,7 +79,7 @@ impl Backend for Pages {
     }
 
     fn wait(&mut self, waiter: u32, _of: u32, point: &Fence) -> Result<bool, Refusal> {
-        self.model.hold_up(self.stream(waiter)?, point);
+        self.model.make_wait(self.stream(waiter)?, point);
         Ok(true)
     }
 }

@@ -63,7 +63,7 @@ impl Clock {
     }
 
     /// A stream's later work waits until an operation.
-    pub(crate) fn hold_up(&mut self, stream: u64, until: u64) {
+    pub(crate) fn make_wait(&mut self, stream: u64, until: u64) {
         let floor = self.floors.entry(stream).or_default();
         *floor = until.max(*floor);
     }
@@ -139,7 +139,7 @@ mod tests {
         let mut clock = Clock::new(10);
         clock.begin(3);
         let first = clock.due(0);
-        clock.hold_up(7, 40);
+        clock.make_wait(7, 40);
         let side = clock.due(7);
         assert_eq!(clock.wait(first), 10);
         assert!(clock.is_past(first));
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_wait_is_for_work_that_was_given_before() {
         let mut clock = Clock::new(10);
-        clock.hold_up(7, 40);
+        clock.make_wait(7, 40);
         clock.free(1, clock.due(0));
         clock.wait(clock.due(7));
         assert_eq!(clock.next_done(), Some(1));
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_stream_that_waits_is_done_no_earlier_than_what_it_waits_for() {
         let mut clock = Clock::new(1);
-        clock.hold_up(4, 50);
+        clock.make_wait(4, 50);
         let operations = |clock: &Clock| [4, 5].map(|stream| clock.due(stream).operation);
         assert_eq!(operations(&clock), [50, 1]);
         assert_eq!(clock.all_due().operation, 50);

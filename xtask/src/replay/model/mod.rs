@@ -215,11 +215,11 @@ impl Model {
     }
 
     /// Has a stream's later work wait for the point: `cuStreamWaitEvent`.
-    pub(crate) fn hold_up(&self, stream: u64, fence: &Fence) {
+    pub(crate) fn make_wait(&self, stream: u64, fence: &Fence) {
         self.call(|state, log| {
             state.calls.add(Kind::StreamWait);
             state.spend(cost::STREAM_WAIT);
-            state.clock.hold_up(stream, fence.due.operation);
+            state.clock.make_wait(stream, fence.due.operation);
             // Frees since then are not covered.
             let at = state.last_free.filter(|free| fence.at <= *free).map(|_| fence.at);
             log.note(&Call::Order { to: stream, from: fence.stream, at });
@@ -285,7 +285,7 @@ impl Machine for Model {
         state.last_free = Some(self.log.note(&Call::Free { id: block.id, side }));
         let mut due = state.clock.due(block.stream);
         if let Some(side) = block.side {
-            state.clock.hold_up(side.stream, side.until);
+            state.clock.make_wait(side.stream, side.until);
             due = due.max(state.clock.due(side.stream));
         }
         state.clock.free(block.id, due);

@@ -98,7 +98,7 @@ fn a_fence_is_reached_when_the_device_comes_to_it() {
     model.begin(3).unwrap();
     assert!(model.is_complete(&fence));
     let (later, other) = (model.record(0), model.record(1));
-    model.hold_up(1, &later);
+    model.make_wait(1, &later);
     model.begin(4).unwrap();
     let behind = model.record(1);
     model.wait(&other);

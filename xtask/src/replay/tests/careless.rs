@@ -52,7 +52,7 @@ impl Candidate for Careless {
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
         let freed = self.freed.lock().unwrap().take();
         if let Some(fence) = freed.filter(|fence| fence.stream != stream && self.wrong != Wrong::NoOrder) {
-            self.model.hold_up(stream, &fence);
+            self.model.make_wait(stream, &fence);
         }
         Ok(match self.wrong {
             // The other mapping, half a page further: the same bytes as the first block's second half.
@@ -118,10 +118,10 @@ fn an_order_that_came_before_the_free_is_told_as_such() {
     let text = Text::default();
     let model = Model::new(&plan, 0, u64::MAX, CallLog::new(text.clone()));
     let before = model.record(0);
-    model.hold_up(1, &before);
+    model.make_wait(1, &before);
     model.freeing(&plan.blocks[0]).unwrap();
-    model.hold_up(2, &before);
-    model.hold_up(2, &model.record(0));
+    model.make_wait(2, &before);
+    model.make_wait(2, &model.record(0));
     model.synchronize();
     assert_eq!(model.costs().syncs, 1);
     let log = String::from_utf8(text.take()).unwrap();
