@@ -1,6 +1,6 @@
 //! The figures of a [`PeakCounter`](super::PeakCounter): as plain numbers, as atomics, and under PyTorch's names.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::stat::{PoolSize, PoolStat, Stat};
 
@@ -88,40 +88,35 @@ impl Figures {
 /// [`Figures`] that threads share, on cache lines of their own: some are written all the time, others only read.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct AtomicFigures {
-    rows: [[AtomicI64; 5]; 3],
-    /// Of sums: which shard has published last. It lies on the cache line of the sums, which that shard needs anyway.
-    pub(super) publisher: AtomicUsize,
-}
+pub(super) struct AtomicFigures([[AtomicI64; 5]; 3]);
 
 impl AtomicFigures {
     pub(super) fn load(&self) -> Figures {
-        Figures(self.rows.each_ref().map(|row| row.each_ref().map(|figure| figure.load(Ordering::Relaxed))))
+        Figures(self.0.each_ref().map(|row| row.each_ref().map(|figure| figure.load(Ordering::Relaxed))))
     }
 
     pub(super) fn store(&self, figures: Figures) {
-        for (own, figure) in self.rows.iter().flatten().zip(figures.0.iter().flatten()) {
+        for (own, figure) in self.0.iter().flatten().zip(figures.0.iter().flatten()) {
             own.store(*figure, Ordering::Relaxed);
         }
     }
 
     pub(super) fn raise(&self, figures: Figures) {
-        for (own, figure) in self.rows.iter().flatten().zip(figures.0.iter().flatten()) {
+        for (own, figure) in self.0.iter().flatten().zip(figures.0.iter().flatten()) {
             if *figure > own.load(Ordering::Relaxed) {
                 own.fetch_max(*figure, Ordering::Relaxed);
             }
         }
     }
 
-    /// Adds to each figure; the sums behind it of those that change, 0 of the others. No sum is read before it is written: its cache line would
-    /// come from another processor twice.
+    /// Adds to each figure; the sums behind it.
     pub(super) fn add(&self, figures: Figures) -> Figures {
         let add = |own: &AtomicI64, figure: i64| match figure {
-            0 => 0,
+            0 => own.load(Ordering::Relaxed),
             _ => own.fetch_add(figure, Ordering::Relaxed).wrapping_add(figure),
         };
         Figures(std::array::from_fn(|side| {
-            std::array::from_fn(|figure| add(&self.rows[side][figure], figures.0[side][figure]))
+            std::array::from_fn(|figure| add(&self.0[side][figure], figures.0[side][figure]))
         }))
     }
 }

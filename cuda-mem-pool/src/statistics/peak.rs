@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicI64;
 use super::device::DeviceStatistics;
 use super::figures::{AtomicFigures, Figures, Row, UNLIMITED, pool_stats};
 use super::shard::{Cells, Shard};
-use crate::primitive::{Mutex, Ordering, lock, try_lock};
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, try_lock};
 
 /// How far one shard's part of a pool may be above what is published, at least: half of what both pools together may.
 const QUANTUM: Row = if cfg!(all(loom, test)) { [2; 5] } else { [128, 512 << 10, 128, 512 << 10, 512 << 10] };
@@ -21,7 +21,7 @@ const PARTS: i64 = 2048;
 /// Entering the concurrent tier takes this many points; an activation that finds an overlap adds [`OVERLAP`], another one takes one away.
 const ENOUGH: u32 = if cfg!(all(loom, test)) { 1 } else { 64 };
 const OVERLAP: u32 = 16;
-/// How many times in a row one shard alone has published, or found that a peak would rise, when the counter returns to the serial tier.
+/// How many times in a row one shard alone has published when the counter returns to the serial tier.
 const ALONE: i64 = if cfg!(all(loom, test)) { 1 } else { 64 };
 
 /// Counts blocks in shards, one for each heap, and keeps the peaks of their sum.
@@ -38,6 +38,8 @@ pub(super) struct Inner {
     pub(super) peaks: AtomicFigures,
     /// The most active bytes before the last reset of the peaks.
     most_active: AtomicI64,
+    /// Who has published last.
+    publisher: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -169,7 +171,7 @@ impl Inner {
 
     /// Makes `cells`, whose holder is the calling thread, the only active shard, unless somebody else counts right now.
     pub(super) fn try_alone(&self, cells: &Arc<Cells>) -> bool {
-        self.sums.publisher.store(0, Ordering::Relaxed);
+        self.publisher.store(0, Ordering::Relaxed);
         let Some(mut tier) = try_lock(&self.tier) else { return false };
         tier.active.retain(|other| {
             let stays = Arc::ptr_eq(other, cells) || !other.try_deactivate();
@@ -204,8 +206,11 @@ impl Inner {
     /// Notes who publishes; whether nobody else has for long.
     pub(super) fn is_alone(&self, cells: &Cells) -> bool {
         let this = std::ptr::from_ref(cells).addr();
-        let was_last = self.sums.publisher.swap(this, Ordering::Relaxed) == this;
-        let times = if was_last { cells.times.load(Ordering::Relaxed) + 1 } else { 0 };
+        let mut times = cells.times.load(Ordering::Relaxed) + 1;
+        if self.publisher.load(Ordering::Relaxed) != this {
+            self.publisher.store(this, Ordering::Relaxed);
+            times = 0;
+        }
         cells.times.store(times, Ordering::Relaxed);
         times >= ALONE
     }

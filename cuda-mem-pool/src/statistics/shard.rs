@@ -315,12 +315,11 @@ impl Cells {
         let after = self.now().plus(block);
         let quantum = counter.quantum();
         let published = after.behind(quantum, self.published.load());
-        // It writes to the sums' cache line: one that was read before would come from another processor twice.
-        counter.is_alone(self);
         let rises = || counter.others(self).plus(published).exceeds(counter.peaks.load());
         if !may_rise && rises() {
             return false;
         }
+        counter.is_alone(self);
         self.publish_as(counter, after, published, quantum);
         true
     }

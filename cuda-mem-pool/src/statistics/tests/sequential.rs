@@ -285,12 +285,6 @@ fn one_that_goes_on_alone_has_exact_peaks_again() {
     assert!(!counter.is_concurrent());
 }
 
-/// Whoever publishes needs two cache lines of others, with the name of the shard that was last.
-#[test]
-fn the_sums_and_their_last_publisher_share_two_cache_lines() {
-    assert_eq!(size_of::<figures::AtomicFigures>(), 128);
-}
-
 /// Shards of heaps that are gone are used again, so that a counter does not grow with each.
 #[test]
 fn the_next_heap_takes_a_shard_over() {
