@@ -86,7 +86,7 @@ impl Channel {
             if self.is_broken() {
                 return Err(Error::Broken);
             }
-            // All processes of the user together may have too many descriptors under way. No event tells when there is room again.
+            // All processes of the user together may have too many descriptors under way: no event of the socket tells of room again.
             let tried = attempt();
             let is_full = matches!(tried, Err(Error::TooManyInFlight)) && !deadline.has_passed();
             if !is_full && let Some(done) = tried? {
@@ -95,17 +95,17 @@ impl Channel {
             if let Some(pid) = exited {
                 return Err(Error::PeerExited { pid });
             }
-            let (flags, end) =
-                if is_full { (PollFlags::empty(), Deadline::after(PAUSE)) } else { (flags, deadline) };
-            let mut descriptors = vec![PollFd::new(&self.socket, flags)];
-            descriptors.extend(peer.map(|peer| PollFd::new(peer, PollFlags::IN)));
+            let socket = (!is_full).then(|| PollFd::new(&self.socket, flags));
+            let pidfd = peer.map(|peer| PollFd::new(peer, PollFlags::IN));
+            let mut descriptors = socket.into_iter().chain(pidfd).collect::<Vec<_>>();
+            let end = if is_full { Deadline::after(PAUSE) } else { deadline };
             // Another thread may have been faster, again and again.
             let is_late = has_waited && deadline.has_passed() || !wait(&mut descriptors, end)?;
             if is_late && !is_full {
                 return Err(Error::Timeout { what });
             }
             has_waited = true;
-            let has_ended = descriptors.get(1).is_some_and(|pidfd| !pidfd.revents().is_empty());
+            let has_ended = descriptors.last().is_some_and(|pidfd| !pidfd.revents().is_empty());
             exited = peer.filter(|_| has_ended).map(Peer::pid);
         }
     }
