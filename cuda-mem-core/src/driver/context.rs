@@ -197,11 +197,17 @@ impl Context {
 }
 
 /// The calling thread's context; null if it has none.
-pub(crate) fn current_context(driver: Driver) -> Result<CUcontext> {
+fn current_context(driver: Driver) -> Result<CUcontext> {
     let mut current = ptr::null_mut();
     // SAFETY: one handle to write.
     unsafe { call!(driver, cuCtxGetCurrent(&mut current)) }?;
     Ok(current)
+}
+
+/// In a host function: the error with which the driver refuses this call there, as most others (seen on hardware).
+pub(crate) fn refusal_in_host_function(driver: Driver) -> Option<Error> {
+    let asked = refuse_forked().and_then(|()| current_context(driver));
+    asked.err().filter(|error| error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED))
 }
 
 impl Inner {

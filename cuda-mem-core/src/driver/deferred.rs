@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Driver, are_late, fork, lock};
+use super::{Driver, are_late, fork, lock, refusal_in_host_function};
 use crate::error::{Error, Result};
 
 /// Something to give back to the driver.
@@ -122,10 +122,10 @@ impl Driver {
 
 impl Deferred {
     fn reclaim(&self, driver: Driver) -> usize {
-        // A push that this load misses is seen by the next one: nothing is lost but a moment. A release by another thread is whole.
+        // A push that this load misses is seen by the next one. Acquire: what another thread has counted off is released by now.
         let waiting = self.count.load(Ordering::Acquire);
-        // What is dropped with an owner is the program's.
-        if waiting == 0 || are_late() {
+        // What is dropped with an owner is the program's. In a host function the driver takes nothing, and what waits would be leaked.
+        if waiting == 0 || are_late() || refusal_in_host_function(driver).is_some() {
             return waiting;
         }
         let taken = std::mem::take(&mut *lock(&self.waiting));

@@ -112,7 +112,7 @@ impl Event {
         if *self.is_captured() { Err(Error::Capturing { call }) } else { Relaxed::enter(driver) }
     }
 
-    /// The time from `earlier`'s point to this one's, on the device's clock, zero if that is earlier. It resolves half a microsecond.
+    /// The time from `earlier`'s point to this one's, on the device's clock, to half a microsecond. Zero if this one comes first.
     ///
     /// Wraps [`cuEventElapsedTime`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///

@@ -28,7 +28,7 @@ use cuda_mem_sys::{CUcontext, CUresult, LibraryId, Table};
 
 use crate::error::{DriverError, Error, Result, call};
 
-pub(crate) use context::{Bound, Relaxed, current_context, destroy_stream};
+pub(crate) use context::{Bound, Relaxed, destroy_stream, refusal_in_host_function};
 pub use context::{Context, MemoryInfo};
 use deferred::Deferred;
 use device::Constants;

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_sys::{CUdeviceptr, CUresult};
+use cuda_mem_sys::CUdeviceptr;
 
 use super::words::Page;
 use crate::driver::deferred::Release;
-use crate::driver::{Driver, Event, current_context, lock};
+use crate::driver::{Driver, Event, lock, refusal_in_host_function};
 use crate::error::Result;
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::stream::idle::{Awaited, WhenIdle};
@@ -222,9 +222,7 @@ pub(super) trait LineWords: Send + Sync + 'static {
 pub(super) fn let_go<W: LineWords>(words: &mut Arc<W>) {
     let Some(own) = Arc::get_mut(words) else { return };
     // In a host function, whose stream may be one of theirs: it goes on behind that function. The words' own release leaks them.
-    if let Err(error) = current_context(own.driver())
-        && error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED)
-    {
+    if refusal_in_host_function(own.driver()).is_some() {
         return;
     }
     let mut pause = Duration::from_micros(10);

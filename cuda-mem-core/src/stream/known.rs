@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use cuda_mem_sys::{CUresult, CUstream_st};
+use cuda_mem_sys::{CU_STREAM_LEGACY, CUresult, CUstream_st};
 
 use super::{Inner, Kind, StreamId, is_capturing};
 use crate::driver::{Context, Driver, Event, Handle, LateReports, Relaxed, lock, try_lock};
@@ -120,18 +120,17 @@ impl KnownStreams {
     /// Whether one of a context captures that was lent, or a guest did when it was last asked.
     pub(super) fn captures_in(&self, context: &Context) -> bool {
         let captures = |known: &Known| match try_lock(&known.here) {
-            Some(here) => {
-                let captures = || is_capturing(context.driver(), known.raw.raw());
-                // Nothing does in a lost context, of which every question tells.
-                here.is_some() && captures().unwrap_or_else(|error| expect_lost(error).is_err())
-            }
+            Some(here) => here.is_some() && is_capturing(context.driver(), known.raw.raw()).unwrap_or(true),
             // Somebody names it right now, and the driver may keep them waiting: it is asked another time.
             None => true,
         };
         let Ok(_bound) = context.bind() else { return true };
+        // Nothing captures in a lost context, of which every question tells. A guest that captured there cannot be asked again.
+        let asked = is_capturing(context.driver(), CU_STREAM_LEGACY);
+        let is_lost = asked.is_err_and(|error| expect_lost(error).is_ok());
         let streams = lock(&self.streams);
         let mut lent = streams.values().filter(|entry| entry.is_lent && entry.context == *context);
-        self.guests_capture(context) || lent.any(|entry| captures(&entry.known))
+        !is_lost && (self.guests_capture(context) || lent.any(|entry| captures(&entry.known)))
     }
 
     /// Waits until the streams of a context have done what they were given by now.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_sys::CUresult;
 
 use super::Stream;
-use crate::driver::{Event, Relaxed, current_context, refuse_forked};
+use crate::driver::{Event, Relaxed, refusal_in_host_function};
 use crate::error::{Error, Result};
 
 /// How a wait for the sake of memory has ended.
@@ -59,11 +59,8 @@ impl Quiet {
 ///
 /// While a capture that somebody began meanwhile keeps the stream from being waited for, this waits for the capture's end.
 pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Quiet {
-    // In a host function no wait ends: the stream waits for that function. The driver refuses other calls there, as this one (both seen on
-    // hardware).
-    if let Err(error) = refuse_forked().and_then(|()| current_context(stream.driver()))
-        && error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED)
-    {
+    // In a host function no wait ends: the stream waits for that function (seen on hardware).
+    if let Some(error) = refusal_in_host_function(stream.driver()) {
         return Quiet::Unknown(Error::StillInUse { waited: Duration::ZERO, refusal: Box::new(error) });
     }
     let mut first = None;

@@ -163,6 +163,23 @@ fn a_lost_context_is_no_capture() {
     assert_eq!(context.driver().reclaim(), 0, "nothing waits for the end of a capture");
 }
 
+/// The guest cannot say there that its capture has ended, and a wait that repeats a refusal for a capture's sake would not end.
+#[test]
+fn a_lost_context_has_no_guest_that_captures() {
+    let (_sim, context) = machine();
+    let (theirs, failing) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let (stream, mut uses) = (guest(&context, &theirs), Uses::new());
+    visiting(&stream, || uses.record_stream(&stream)).unwrap();
+    let points = uses.points().unwrap();
+    let _capture = Capture::begin(&theirs, RELAXED);
+    assert!(visiting(&stream, || stream.is_capturing()).unwrap());
+    lose(&context, &failing);
+    let lost = Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(visiting(&stream, || stream.is_capturing()).unwrap_err().code(), lost);
+    assert_eq!(context.point().unwrap_err().code(), lost);
+    assert_eq!(points[0].wait().unwrap_err().code(), lost);
+}
+
 #[test]
 fn a_guest_that_goes_takes_along_no_capture_that_another_value_of_it_saw() {
     let (sim, context) = machine();

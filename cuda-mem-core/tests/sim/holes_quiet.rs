@@ -10,7 +10,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Error, FenceLine, PinnedBuffer, Stream, Transfer};
 use cuda_mem_sim::Sim;
 
-use crate::common::capture::raw;
+use crate::common::capture::{Capture, RELAXED, raw};
 use crate::rig::on_simulator;
 
 const REFUSED: CUresult = CUresult::CUDA_ERROR_OPERATING_SYSTEM;
@@ -128,6 +128,23 @@ fn d2_memory_that_is_dropped_in_a_host_function_holds_up_nobody() {
     drop(buffer.on(&stream).unwrap());
     drop_in_host_function(stream, buffer);
     assert_eq!(driver.release_failures(), 1, "it is leaked, and counted");
+}
+
+/// The driver would refuse it there, for good.
+#[test]
+fn d2_what_was_put_off_is_not_released_in_a_host_function() {
+    let sim = Sim::builder().build();
+    let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
+    let context = driver.device(0).unwrap().primary_context().unwrap();
+    let (stream, capturing) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let [buffer, put_off] = [(); 2].map(|()| pinned(&context));
+    drop(buffer.on(&stream).unwrap());
+    drop(put_off.on(&capturing).unwrap());
+    let capture = Capture::begin(&capturing, RELAXED);
+    drop(put_off);
+    drop(capture.end().unwrap());
+    drop_in_host_function(stream, buffer);
+    assert_eq!((driver.reclaim(), driver.release_failures()), (0, 1), "the buffer alone is leaked");
 }
 
 /// A stream that somebody else may have capture is asked by an event, which a host function may record and ask.

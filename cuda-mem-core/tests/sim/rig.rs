@@ -22,13 +22,14 @@ pub(crate) fn on(builder: Builder, test: impl FnOnce(&Sim, &Context)) {
 }
 
 pub(crate) fn expect_clean(sim: &Sim) {
-    let misuse: Vec<_> = sim.misuse().iter().map(ToString::to_string).collect();
-    assert!(misuse.is_empty(), "misused: {misuse:#?}");
     // A scope ends before its threads have given back what they kept for themselves.
     let end = Instant::now() + Duration::from_secs(5);
     while !sim.leaks().is_empty() && Instant::now() < end {
         thread::sleep(Duration::from_millis(1));
     }
+    // Behind that, so that it has what those threads misuse.
+    let misuse: Vec<_> = sim.misuse().iter().map(ToString::to_string).collect();
+    assert!(misuse.is_empty(), "misused: {misuse:#?}");
     let leaks: Vec<_> = sim.leaks().iter().map(ToString::to_string).collect();
     assert!(leaks.is_empty(), "leaked: {leaks:#?}");
 }

@@ -296,7 +296,7 @@ impl CachingAllocator {
 
     /// Has `registrant` be told before memory of a tag leaves its addresses, and after memory has come to them. All are told one after the
     /// other, in the order in which they came, by the thread that puts the tag to sleep or wakes it, without a lock. What one fails with, a
-    /// panic too, is in [`Slept::told`](super::Slept::told) and stops nothing. [`CachingAllocator::detach`] ends it;
+    /// panic too, is in [`Slept::notices`](super::Slept::notices) and stops nothing. [`CachingAllocator::detach`] ends it;
     /// until then a tag in it keeps the allocator alive. [`Tag`](super::Tag) has an example.
     pub fn on_backing_change(
         &self,

@@ -204,6 +204,7 @@ impl Runtime {
         let State { functions, modules, captures, queues, .. } = &mut *state;
         functions.retain(|_, function| modules.contains_key(&function.module));
         captures.retain(|_, capture| queues.contains_key(&capture.origin));
+        self.completed.notify_all();
         drop(state);
         call.memory().lock().end_context(handle);
         Ok(())

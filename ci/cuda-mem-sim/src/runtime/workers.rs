@@ -103,9 +103,10 @@ impl Runtime {
         if let Some(queue) = state.queues.get_mut(&stream) {
             queue.is_running = false;
             if outcome == Ok(false)
+                && queue.stream.context.check().is_ok()
                 && let Some(task) = queue.tasks.front_mut()
             {
-                // It is asked again after a pause that grows with its age.
+                // It is asked again after a pause that grows with its age. If its context was lost meanwhile, it counts as done.
                 let pause = (begun.elapsed() / 8).clamp(FIRST_PAUSE, LONGEST_PAUSE);
                 task.not_before = Some(Instant::now() + pause);
                 return state;
@@ -229,6 +230,30 @@ mod tests {
         drop(state);
         thread::sleep(Duration::from_millis(50));
         assert_eq!(runtime.lock().workers.all, 1);
+        runtime.stop();
+    }
+
+    /// Other work has lost the context while the question was asked: nobody would ask it for the end of the stream any more.
+    #[test]
+    fn what_is_asked_while_its_context_is_lost_counts_as_done() {
+        let driver = Sim::builder().into_driver(1);
+        let runtime = &driver.runtime;
+        let context = runtime.retain_primary(0, Site::for_test(1)).unwrap();
+        let context = runtime.context(context).unwrap();
+        let mut state = runtime.lock();
+        let stream = state.make_stream(Arc::clone(&context), Kind::Created, true, 0, None);
+        let lose = move |_: &Driver, _: Duration| -> Outcome<bool> {
+            context.fail(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+            Ok(false)
+        };
+        let (end, _) = state.push(&stream, Run::Poll(Arc::new(lose)), &[], None);
+        runtime.wake_workers(&mut state);
+        drop(state);
+        let begun = Instant::now();
+        while !runtime.lock().is_reached(end) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the stream comes to its end");
+            thread::sleep(Duration::from_millis(1));
+        }
         runtime.stop();
     }
 }

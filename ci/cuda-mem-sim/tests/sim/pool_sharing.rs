@@ -208,6 +208,15 @@ fn an_imported_pool_tells_nothing_and_takes_no_settings() {
     gpu.assert_quiet();
 }
 
+/// That of a handle is not: ci/driver-answers.tsv.
+#[test]
+fn a_program_that_is_started_has_the_descriptor_of_a_pool() {
+    let gpu = Gpu::new();
+    let file = export(&gpu, create(&gpu, DEVICE, FD)).unwrap();
+    // SAFETY: an open descriptor; the command takes no argument.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) }, 0);
+}
+
 #[test]
 fn a_block_is_imported_once() {
     let gpu = Gpu::new();

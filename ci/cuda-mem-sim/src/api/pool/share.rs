@@ -31,8 +31,10 @@ pub(crate) fn cuMemPoolExportToShareableHandle(
     if handle.is_null() || flags != 0 || !is_descriptor(kind) {
         return Err(INVALID_VALUE);
     }
-    let file = call.memory().lock().export_pool(id_of(pool))?;
-    call.put(handle.cast::<i32>(), file.into_raw_fd())
+    let file = call.memory().lock().export_pool(id_of(pool))?.into_raw_fd();
+    // SAFETY: a new descriptor, of which this changes the flags alone: it is not close-on-exec (ci/driver-answers.tsv).
+    unsafe { libc::fcntl(file, libc::F_SETFD, 0) };
+    call.put(handle.cast::<i32>(), file)
 }
 
 /// The descriptor stays the caller's, who closes it when it likes.
