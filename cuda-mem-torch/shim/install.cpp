@@ -307,7 +307,6 @@ void uninstall(const std::string& /*unused*/) {
   for (DeviceIndex device = 0; device < ours->device_count(); ++device) {
     ours->native_allocator()->setMemoryFraction(ours->getMemoryFraction(device), device);
   }
-  // The native one has the history since a late installation.
   if (ours->isHistoryEnabled() && !ours->native_allocator().is_late()) {
     TORCH_WARN("cuda-mem: history is not recorded any more: call torch.cuda.memory._record_memory_history() again after disable()");
   }

@@ -28,8 +28,7 @@ void visit_streams(c10::DeviceIndex device, const Visit& visit) {
 /// PyTorch is their handle, end when their owners like.
 inline bool lasts(int device, void* handle) noexcept {
   if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
-    // A default stream, whose number for PyTorch is that of an external one without a handle.
-    return true;
+    return true;  // PyTorch has the same number for an external stream without a handle.
   }
   try {
     const auto index = static_cast<c10::DeviceIndex>(device);
