@@ -27,7 +27,7 @@ void visit_streams(c10::DeviceIndex device, const Visit& visit) {
 /// Whether a stream lasts as long as the process: all of PyTorch's do, and others' (`torch.cuda.ExternalStream`), whose identity for
 /// PyTorch is their handle, end when their owners like.
 inline bool lasts(int device, void* handle) noexcept {
-  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+  if (handle == nullptr || handle == cudaStreamLegacy) {
     return true;  // PyTorch has the same number for an external stream without a handle.
   }
   try {
