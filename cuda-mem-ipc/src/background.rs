@@ -60,8 +60,7 @@ pub(crate) fn until(job: impl FnMut() -> bool + Send + 'static) {
     }
 }
 
-/// Drops an owner of memory once no use of it runs any more. Of uses that are not known core says what becomes of them: a capture is not waited
-/// for.
+/// Drops an owner of memory once no use of it runs any more. It does not wait for a capture, as in core.
 pub(crate) fn drop_behind_uses<T: Send + 'static>(
     mut owner: T,
     mut have_passed: impl FnMut(&mut T) -> core::Result<bool> + Send + 'static,

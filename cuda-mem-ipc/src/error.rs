@@ -180,6 +180,11 @@ impl Error {
         matches!(self, Self::System { .. })
     }
 
+    /// Whether a message was not sent because there is no room for it now.
+    pub(crate) fn has_no_room(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::TooManyInFlight)
+    }
+
     /// Whether the deadline passed.
     #[must_use]
     pub fn is_timeout(&self) -> bool {

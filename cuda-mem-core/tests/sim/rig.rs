@@ -1,8 +1,5 @@
 //! A simulator of a test's own, and what its log says about order.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use cuda_mem_core::sys::{CUresult, Table};
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_sim::{Builder, Log, Record, Sim};
@@ -22,12 +19,6 @@ pub(crate) fn on(builder: Builder, test: impl FnOnce(&Sim, &Context)) {
 }
 
 pub(crate) fn expect_clean(sim: &Sim) {
-    // A scope ends before its threads have given back what they kept for themselves.
-    let end = Instant::now() + Duration::from_secs(5);
-    while !sim.leaks().is_empty() && Instant::now() < end {
-        thread::sleep(Duration::from_millis(1));
-    }
-    // Behind that, so that it has what those threads misuse.
     let misuse: Vec<_> = sim.misuse().iter().map(ToString::to_string).collect();
     assert!(misuse.is_empty(), "misused: {misuse:#?}");
     let leaks: Vec<_> = sim.leaks().iter().map(ToString::to_string).collect();

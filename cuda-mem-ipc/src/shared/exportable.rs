@@ -28,8 +28,7 @@ use crate::primitive::{lock, refuse_forked};
 /// Nothing is copied. The handles that the block lies in are pinned for as long as any process has it, and so are the blocks beside
 /// it: pinned memory does not move, and does not go back to the driver. **A peer gets whole handles**, with whatever else lies in
 /// them. What it must not see, or what is handed over all the time, belongs into a [`SharedPool`](super::SharedPool), whose segments
-/// have one handle each, or into one of its [isolated](super::SharedPool::allocate_isolated) buffers, which have handles of their
-/// own.
+/// have one handle each, or into one of its [isolated](super::SharedPool::allocate_isolated) buffers, with handles of their own.
 ///
 /// It remembers every stream that uses it. When its last handle is dropped, and every receiver that it was handed to is done or
 /// gone, the block goes back to its allocator once their work is done; no call waits for that. The receivers unmap the handles

@@ -140,8 +140,8 @@ impl Exporter {
     /// # Errors
     ///
     /// Nothing was handed over then, but for one case: if the driver refuses to record the fence, the connection ends, and the receiver gets
-    /// [`Error::PeerDied`] of what was not finished. [`Error::Timeout`] when the receiver takes no buffers, one that
-    /// [is gone](Error::is_gone) when it is; [`Error::TooManyWaits`] if the buffer comes back from peers that do not reach their fences.
+    /// [`Error::PeerDied`] of what was not finished. [`Error::Timeout`] when the receiver takes no buffers or too many descriptors are under way,
+    /// one that [is gone](Error::is_gone) when it is; [`Error::TooManyWaits`] if the buffer comes back from peers that do not reach their fences.
     pub fn hand_over(
         &self,
         buffer: impl Into<Share>,
@@ -189,8 +189,8 @@ impl Exporter {
     }
 
     /// Tells the receiver of the memory that a buffer lies in, as [`attach`](Self::attach) does of a pool's: for an isolated buffer, or
-    /// a block of a caching allocator. False if it is not told ahead, because of its [`AheadLimit`] or because it has not heard
-    /// yet of what it was told before; then it is told with the first buffer.
+    /// a block of a caching allocator. False if it is not told ahead, because of its [`AheadLimit`], or because too many messages
+    /// or descriptors are under way; then it is told with the first buffer.
     ///
     /// **It gets the whole of the memory by this**, whether the buffer is handed over or not. The call does not wait.
     ///
@@ -240,6 +240,7 @@ impl ExportLink {
         }
         segment.with_handles(|handles| {
             until(deadline, "the peer could be told of the segment", || {
+                self.expect_open("handing over")?;
                 let mut announced = lock(&self.announced);
                 Ok(is_known(&mut announced) || self.tell(&mut announced, &segment.info, None, handles)?)
             })
@@ -283,8 +284,7 @@ impl ExportLink {
         let told = say(&self.connection, &wire::Message::Segment(segment.said()), handles, Duration::ZERO);
         if let Err(error) = told {
             lock(&self.slabs).remove(&segment.id);
-            let is_full = error.is_timeout() || matches!(error, Error::TooManyInFlight);
-            return if is_full { Ok(false) } else { Err(error) };
+            return if error.has_no_room() { Ok(false) } else { Err(error) };
         }
         segment.is_known_by(Arc::downgrade(self));
         announced.insert(segment.id, ahead);
@@ -303,11 +303,8 @@ impl ExportLink {
     fn reserve(&self, deadline: Deadline) -> Result<()> {
         until(deadline, "the peer had taken enough buffers for another one", || {
             let what = "it has taken more from the ring than there was";
-            let is_there = lock(&self.ring).reserve().map_err(|Corrupt| protocol(&self.connection, what))?;
-            if !is_there {
-                self.expect_open("handing over")?;
-            }
-            Ok(is_there)
+            self.expect_open("handing over")?;
+            lock(&self.ring).reserve().map_err(|Corrupt| protocol(&self.connection, what))
         })
     }
 

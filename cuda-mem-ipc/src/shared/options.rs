@@ -42,8 +42,7 @@ pub enum MemoryKind {
 /// How much of one exporter's memory an [`Importer`](super::Importer) maps ahead, before a buffer of it comes.
 ///
 /// Mapping takes no memory of this process, but calls of the driver, addresses and a descriptor for each segment, and the exporter's
-/// memory does not go back to its driver before the importer has unmapped it. What is announced beyond the limit is mapped when its
-/// first buffer comes.
+/// memory does not go back to its driver before the importer has unmapped it. What is beyond the limit is mapped with its first buffer.
 ///
 /// ```
 /// use cuda_mem_ipc::shared::AheadLimit;

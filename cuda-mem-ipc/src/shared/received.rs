@@ -115,8 +115,7 @@ impl ReceivedBuffer {
         until(deadline.into(), "the exporter's work was done", || self.is_ready())
     }
 
-    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are done. Blocks the
-    /// calling thread.
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are done. Waits.
     ///
     /// # Errors
     ///

@@ -45,8 +45,7 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
         self.layout().device
     }
 
-    /// Where each rank's allocation begins, as addresses of this process: 0 for one whose memory cannot be reached by an address, on another
-    /// host.
+    /// Where each rank's allocation begins, as addresses of this process: 0 for one of another host, which no address reaches.
     fn buffer_ptrs(&self) -> &[CUdeviceptr] {
         &self.layout().all[..self.world_size()]
     }

@@ -6,9 +6,9 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use cuda_mem_pool::cuda_mem_core::forked;
 use rustix::net::sockopt;
 
 use super::system;
@@ -22,8 +22,8 @@ const MOST_WAITING: usize = 1024;
 
 static CLOSING: Background = Background::new("cuda-mem-close", MOST_THREADS);
 
-/// The process that has these threads. A forked child has none of them, also if there was no driver yet that would tell.
-static PROCESS: OnceLock<u32> = OnceLock::new();
+/// The process that has these threads, or 0. A forked child has none of them. No lock: a child would find one of the parent's taken.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Descriptors that a peer has sent. Dropped, they are closed in the background: nothing that the peer chose is waited for.
 /// [`Connection`](super::Connection) has an example.
@@ -81,7 +81,9 @@ pub(super) fn close_socket(socket: Arc<OwnedFd>) {
 }
 
 fn in_background<T: Send + 'static>(what: T, close: impl FnOnce(T) + Send + 'static) {
-    if forked() || *PROCESS.get_or_init(std::process::id) != std::process::id() {
+    let this = std::process::id();
+    let owner = PROCESS.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed);
+    if owner.is_err_and(|owner| owner != this) {
         // The parent has them, so that nothing ends here. What a child was sent itself it closes here too.
         drop(what);
     } else if CLOSING.waiting() < MOST_WAITING {

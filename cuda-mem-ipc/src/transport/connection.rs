@@ -31,8 +31,7 @@ pub const FIRST_KIND: u16 = 16;
 /// also if another process still has the socket; what it had sent before is received first.
 ///
 /// All methods take `&self`: threads may send and receive at the same time, and each message goes to one receiver. [`AsFd`]
-/// gives the socket, readable when a message is there, for a [`Poller`](super::Poller). A forked child can only drop it, which its
-/// parent does not notice.
+/// gives the socket, readable when a message is there, for a [`Poller`](super::Poller). A forked child can only drop it, unnoticed.
 ///
 /// ```
 /// use std::os::fd::AsFd;

@@ -92,8 +92,7 @@ pub(crate) fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> 
 
 /// Waits for any of several descriptors: of listeners, connections, peers and whatever else a server thread looks after.
 ///
-/// A thread makes one for each turn, of what it looks after then. Each descriptor comes with a key, by which it is known
-/// afterwards.
+/// A thread makes one for each turn, of what it looks after then. Each descriptor comes with a key of its own.
 ///
 /// ```
 /// use cuda_mem_ipc::transport::{Poller, pair};

@@ -6,8 +6,7 @@
 //! other process ends.
 //!
 //! A [`Message`] is a kind, at most [`MAX_PAYLOAD`] bytes and at most [`MAX_DESCRIPTORS`] descriptors, in a frame that is
-//! checked whole. Descriptors travel with the message ([`Connection::send`]), and only once the peer is admitted. Every operation that may
-//! wait has a [`Deadline`].
+//! checked whole. Descriptors travel with the message ([`Connection::send`]), and only once the peer is admitted. Waits have a [`Deadline`].
 //!
 //! Both processes must be on one host, in the same PID namespace, with `/proc` mounted, on Linux 5.6 or newer. `docs/ipc.md` has
 //! the trust model.

@@ -7,15 +7,19 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_core::{Driver, Stream};
 use cuda_mem_ipc::Error;
+use cuda_mem_ipc::shared::{Exporter, SharedPool, SharedPoolOptions, wire};
 use cuda_mem_ipc::transport::{Descriptors, FIRST_KIND, MAX_DESCRIPTORS, MAX_PAYLOAD, pair};
+use cuda_mem_sim::Sim;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_getfd};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::child;
 use crate::other::{LIMIT, Other, both_ends, connected, expect_open, open_descriptors};
+use crate::own_sim::OwnSim;
 
 /// Long enough to be no accident, short enough to wait for.
 const SOON: Duration = Duration::from_millis(100);
@@ -153,6 +157,47 @@ fn too_many_descriptors_under_way_are_an_error_of_their_own() {
         again.join().unwrap().unwrap();
     });
     assert_eq!(there.recv(LIMIT).unwrap().payload, b"again");
+}
+
+/// There is no room for descriptors meanwhile, and a process that the receiver has started keeps its socket.
+#[test]
+fn a_receiver_that_has_exited_is_not_waited_for_until_there_is_room() {
+    const NAME: &str = "descriptors::a_receiver_that_has_exited_is_not_waited_for_until_there_is_room";
+    if let Some(connection) = connected() {
+        // It has the socket as its standard input, and ends with it.
+        let mut heir = Command::new("cat").stdin(Stdio::inherit()).stdout(Stdio::null()).spawn().unwrap();
+        connection.send(wire::ACCEPT, &[0; 16], &[], LIMIT).unwrap();
+        heir.wait().unwrap();
+        return;
+    }
+    if let Some(output) = child::again(NAME, &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let sim = OwnSim::of(Sim::builder());
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let pool = SharedPool::new(&context, &SharedPoolOptions::default()).unwrap();
+    let buffer = pool.allocate(1, &stream).unwrap();
+    let (other, connection) = Other::start(NAME);
+    let exporter = Exporter::new(&context, connection, LIMIT).unwrap();
+    let (full, _unread) = both_ends();
+    let files = files(100);
+    drop_capabilities();
+    let most = open_descriptors() + 150;
+    limit_descriptors(most);
+    // Until these alone are too many: those of other processes are received at some time.
+    let mut sent = 0;
+    while sent <= most {
+        sent += full.send(FIRST_KIND, b"", &borrowed(&files), SOON).map_or(0, |()| files.len());
+    }
+    let refused = thread::scope(|scope| {
+        let waits = scope.spawn(|| exporter.hand_over(&buffer, &stream, LIMIT));
+        thread::sleep(SOON);
+        assert!(!waits.is_finished(), "it waits for room");
+        other.signal(Signal::KILL);
+        waits.join().unwrap().unwrap_err()
+    });
+    assert!(refused.is_gone(), "{refused}");
 }
 
 /// What a new program has open, of each kind that the transport opens: none, but for what whoever started the tests left open.

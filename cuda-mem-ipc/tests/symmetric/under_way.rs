@@ -1,10 +1,12 @@
 //! Descriptors that are sent and not received yet.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::thread;
+use std::time::Instant;
 
-use cuda_mem_ipc::symmetric::Group;
+use cuda_mem_ipc::symmetric::{Error, Exchange, Group, Why};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
@@ -14,7 +16,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::common::{Backend, World, backend, child};
-use crate::rank::{SOON, options};
+use crate::rank::{LONG, SOON, options};
 
 /// What two ranks do at once.
 fn both<T: Send>(what: impl Fn(usize) -> T + Sync) -> [T; 2] {
@@ -32,17 +34,8 @@ fn limit_descriptors() {
     setrlimit(Resource::Nofile, limit).unwrap();
 }
 
-/// The system counts those of all of a user's processes together, and refuses more for as long as that lasts.
-#[test]
-fn descriptors_that_somebody_else_does_not_receive_break_no_group() {
-    const NAME: &str = "under_way::descriptors_that_somebody_else_does_not_receive_break_no_group";
-    if backend() != Backend::Simulator {
-        return;
-    }
-    if let Some(output) = child::again(NAME, &[]) {
-        return child::expect_silent_success(&output);
-    }
-    let world = World::new();
+/// Two ranks in a process that may have few descriptors under way, and whose user has too many: the sockets have those.
+fn groups_without_room(world: &World) -> ([Group; 2], PathBuf, [OwnedFd; 2]) {
     let directory = std::env::temp_dir().join(format!("cuda-mem-under-way-{}", std::process::id()));
     let groups = both(|rank| Group::join(&world.context, "group", rank, 2, &directory, &options()).unwrap());
     // Root's may be as many as they like. Threads that start from here on have none of that either.
@@ -69,14 +62,55 @@ fn descriptors_that_somebody_else_does_not_receive_break_no_group() {
         }
     };
     assert_eq!(refused, Errno::TOOMANYREFS);
+    (groups, directory, [here, there])
+}
+
+/// The system counts those of all of a user's processes together, and refuses more for as long as that lasts.
+#[test]
+fn descriptors_that_somebody_else_does_not_receive_break_no_group() {
+    const NAME: &str = "under_way::descriptors_that_somebody_else_does_not_receive_break_no_group";
+    if backend() != Backend::Simulator {
+        return;
+    }
+    if let Some(output) = child::again(NAME, &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let world = World::new();
+    let (groups, directory, sockets) = groups_without_room(&world);
     thread::scope(|scope| {
         let made = groups.each_ref().map(|group| scope.spawn(move || group.alloc::<u8>(1000).map(drop)));
         thread::sleep(SOON);
         assert!(made.iter().all(|made| !made.is_finished()));
-        drop((here, there));
+        drop(sockets);
         made.into_iter().for_each(|made| made.join().unwrap().unwrap());
     });
     groups.iter().for_each(|group| group.check().unwrap());
+    drop(groups);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// It waits for room no longer, as for nothing else.
+#[test]
+fn a_group_that_breaks_ends_a_call_that_waits_for_room() {
+    const NAME: &str = "under_way::a_group_that_breaks_ends_a_call_that_waits_for_room";
+    if backend() != Backend::Simulator {
+        return;
+    }
+    if let Some(output) = child::again(NAME, &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let world = World::new();
+    let (groups, directory, _sockets) = groups_without_room(&world);
+    let began = Instant::now();
+    let ended = thread::scope(|scope| {
+        let made = scope.spawn(|| groups[0].alloc::<u8>(1000).map(drop));
+        thread::sleep(SOON);
+        assert!(!made.is_finished());
+        groups[1].all_gather(b"", SOON).unwrap_err();
+        made.join().unwrap()
+    });
+    assert!(matches!(ended, Err(Error::Broken { rank: 0, why: Why::TimedOut, .. })), "{ended:?}");
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     drop(groups);
     std::fs::remove_dir_all(directory).unwrap();
 }

@@ -31,8 +31,7 @@ use crate::primitive::{lock, lock_over_calls, refuse_forked, try_lock};
 use agreement::{Agreed, Calls, Kind, Proposal, Talk};
 use allocation::{Allocation, EngineMemory, Shared};
 
-/// NVSHMEM or NCCL as a backend, called `"NVSHMEM"` and `"NCCL"`, for one set of ranks, each with a device. Its constructors have
-/// examples.
+/// NVSHMEM or NCCL as a backend, called `"NVSHMEM"` and `"NCCL"`, for one set of ranks, each with a device.
 ///
 /// [`alloc`](SymmetricBackend::alloc), [`rendezvous`](SymmetricBackend::rendezvous) and [`close`](Self::close) are calls of all ranks, which are
 /// made once all have agreed on them: on the call, its number, its size and the allocation. Ranks that differ all get an error and nothing was

@@ -17,7 +17,7 @@ use super::lookup::Allocation;
 use super::memory::NativeMemory;
 use super::message::{self, PieceInfo};
 use super::segment::{GRANULE, OwnSegment, Segment};
-use super::state::State;
+use super::state::{SLICE, State};
 use super::watch;
 use super::words::{OwnWords, Piece, Words};
 use crate::primitive::{lock, lock_over_calls, refuse_forked};
@@ -326,11 +326,16 @@ impl Inner {
     pub(super) fn announce(&self, kind: u16, payload: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
         let deadline = Deadline::after(self.options.timeout);
         for (rank, peer) in self.state.others() {
-            match peer.connection.send(kind, payload, &[descriptor], deadline) {
-                // A rank that has left needs nothing any more. The other ranks do.
-                Err(_) if self.state.directory.has_left(rank) => {}
-                // Some ranks know of it and some do not: that cannot be taken back.
-                sent => sent.map_err(|error| self.state.unsent(rank, &error))?,
+            // In slices of the time: the group may break while there is no room.
+            loop {
+                let slice = deadline.min(Deadline::after(SLICE));
+                match peer.connection.send(kind, payload, &[descriptor], slice) {
+                    // A rank that has left needs nothing any more. The other ranks do.
+                    Err(_) if self.state.directory.has_left(rank) => break,
+                    Err(error) if error.has_no_room() && !deadline.has_passed() => self.state.check()?,
+                    // Some ranks know of it and some do not: that cannot be taken back.
+                    sent => break sent.map_err(|error| self.state.unsent(rank, &error))?,
+                }
             }
         }
         Ok(())

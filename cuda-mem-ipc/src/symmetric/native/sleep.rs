@@ -182,7 +182,7 @@ fn step_behind(word: u64) -> u64 {
     (word >> 32) + 1
 }
 
-/// What the directory says of a step that has ended behind another one: nothing more if all came, or the rank at fault and if it had failed.
+/// How a step behind another one has ended. Below its number: 0 if all came, else the rank at fault, with bit 17 if it had failed, else bit 16.
 fn word_of(begun: u64, culprit: Option<(usize, bool)>) -> u64 {
     step_behind(begun) << 32 | culprit.map_or(0, |(rank, failed)| (1 + u64::from(failed)) << 16 | rank as u64)
 }
