@@ -109,7 +109,7 @@ fn register(shared: &Arc<Shared>) -> bool {
     true
 }
 
-/// All blocks of a cache. Waits for its owner, who has it for some instructions.
+/// All blocks of a cache. Waits for its owner, which has it for some instructions.
 pub(super) fn take_all(cache: &ThreadCache) -> Vec<FreeBlock> {
     cache.with(|blocks, _| blocks.take_all())
 }
@@ -191,8 +191,10 @@ impl Drop for Local {
         for known in caches {
             // Without the allocator there are no blocks: they keep it.
             if let Some(shared) = known.shared.upgrade() {
+                // Under the lock: a thread that takes blocks back meanwhile waits until these are where it finds them.
+                let mut listed = lock(&shared.caches);
                 shared.put(close(&known.cache));
-                lock(&shared.caches).retain(|cache| !Arc::ptr_eq(cache, &known.cache));
+                listed.retain(|cache| !Arc::ptr_eq(cache, &known.cache));
             }
         }
     }

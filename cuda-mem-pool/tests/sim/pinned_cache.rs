@@ -274,7 +274,7 @@ fn a_request_at_the_limit_has_what_a_busy_thread_keeps() {
                 is_served.store(true, Ordering::Relaxed);
                 turn.wait();
             }
-            // With what the thread kept.
+            // With what the thread keeps for itself: the scope's end does not wait for that.
             busy.join().unwrap();
         });
         assert_eq!(refused, 0, "of {ROUNDS} requests");
@@ -612,10 +612,12 @@ fn who_ends_a_route_waits_for_those_who_ask_its_filter() {
             };
             allocator.begin_allocate_to_pool(id, filter).unwrap();
             std::thread::scope(|scope| {
-                scope.spawn(|| drop(allocator.allocate(MIB).unwrap()));
+                let asks = scope.spawn(|| drop(allocator.allocate(MIB).unwrap()));
                 is_asked.recv_timeout(Duration::from_secs(60)).unwrap();
                 ends(&allocator, id).unwrap();
                 assert!(answered.load(Ordering::SeqCst), "it is still being asked");
+                // With what the thread keeps for itself: the scope's end does not wait for that.
+                asks.join().unwrap();
             });
         }
     });

@@ -60,8 +60,7 @@ impl PrivatePools<'_> {
         // At first only what the request needs, and a little for the driver's own tables.
         let needed = if waits { usize::MAX } else { (wanted.bytes as usize).saturating_add(2 * SLAB) };
         unless_lost(self.shared.trim_to(self.shared.figures.reserved().saturating_sub(needed)))?;
-        unless_lost(self.reclaim(MempoolId::NONE, waits))?;
-        Ok(())
+        unless_lost(self.reclaim(MempoolId::NONE, waits)).map(drop)
     }
 
     /// A free block, also of a stream that has ended, else one of a new segment. None if there is no memory for it.
