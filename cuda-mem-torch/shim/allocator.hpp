@@ -176,8 +176,7 @@ class Native {
   std::unordered_map<const void*, c10::DeleterFnPtr> blocks_;
 };
 
-/// Every virtual function of the interface of the PyTorch that this is built for. There is one, and it is never destroyed: tensors and libraries ask it until
-/// the process has ended.
+/// Every virtual function of the interface of the PyTorch that this is built for. There is one, and it is never destroyed.
 class Allocator final : public native::CUDAAllocator {
  public:
   explicit Allocator(native::CUDAAllocator* before) : native_(before) {}

@@ -307,11 +307,12 @@ void uninstall(const std::string& /*unused*/) {
   for (DeviceIndex device = 0; device < ours->device_count(); ++device) {
     ours->native_allocator()->setMemoryFraction(ours->getMemoryFraction(device), device);
   }
-  if (ours->isHistoryEnabled() && !ours->native_allocator().is_late()) {
-    TORCH_WARN("cuda-mem: history is not recorded any more: call torch.cuda.memory._record_memory_history() again after disable()");
-  }
   put(ours->native_allocator().get());
   say_expandable(false);
+  const bool goes_on = ours->native_allocator().is_late() && ours->native_allocator()->isHistoryEnabled();
+  if (ours->isHistoryEnabled() && !goes_on) {
+    TORCH_WARN("cuda-mem: history is not recorded any more: call torch.cuda.memory._record_memory_history() again after disable()");
+  }
 }
 
 } // namespace

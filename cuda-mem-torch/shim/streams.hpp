@@ -11,8 +11,7 @@
 
 namespace cuda_mem {
 
-/// Visits all streams that PyTorch hands out of a device. They are few and live for ever, and handing each out once leaves the turn
-/// where it was.
+/// Visits all streams that PyTorch hands out of a device. They are few, live for ever, and each is handed out once.
 template <class Visit>
 void visit_streams(c10::DeviceIndex device, const Visit& visit) {
   constexpr int streams_in_a_pool = 32;
@@ -28,7 +27,8 @@ void visit_streams(c10::DeviceIndex device, const Visit& visit) {
 /// PyTorch is their handle, end when their owners like.
 inline bool lasts(int device, void* handle) noexcept {
   if (handle == nullptr || handle == cudaStreamLegacy) {
-    return true;  // PyTorch has the same number for an external stream without a handle.
+    // PyTorch has the same number for an external stream without a handle. A thread's own default stream may capture: it is not meant.
+    return true;
   }
   try {
     const auto index = static_cast<c10::DeviceIndex>(device);

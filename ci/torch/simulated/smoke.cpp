@@ -711,13 +711,25 @@ static void caching_switched_since(CA::CUDAAllocator* native) {
   CA::releasePool(0, id);
 }
 
-/// What the native allocator has cached goes back although allocations of a default stream go to a pool: nothing captures.
+/// What the native allocator has cached goes back although allocations of the default stream go to a pool: it does not capture. It stays beside
+/// those of a thread's own default stream: no other thread can ask whether that captures.
 static void emptied_beside_a_pool(CA::CUDAAllocator* native) {
   const auto reserved = [&] { return native->getDeviceStats(0).reserved_bytes[0].current; };
   const MempoolId_t id{0, 4350};
   native->raw_delete(native->raw_alloc(40 << 20));
-  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   const int64_t before = reserved();
+  {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(cudaStreamPerThread, 0));
+    CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+    C10_CUDA_CHECK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed));
+    std::thread([] { CA::emptyCache(); }).join();
+    EXPECT(reserved() == before);
+    cudaGraph_t graph = nullptr;
+    C10_CUDA_CHECK(cudaStreamEndCapture(cudaStreamPerThread, &graph));
+    CA::endAllocateToPool(0, id);
+    CA::releasePool(0, id);
+  }
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   CA::emptyCache();
   EXPECT(reserved() <= before - (40 << 20));
   CA::endAllocateToPool(0, id);
@@ -921,12 +933,19 @@ int main(int count, char** words) {
     });
     CA::releasePool(0, id);
     CA::recordHistory(true, nullptr, 10, CA::RecordContext::NEVER, true, {});
-    Warned warned;
-    {
+    const auto warns = [&] {
+      Warned warned;
       const c10::WarningUtils::WarningHandlerGuard guard(&warned);
       EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0 && CA::get() == native);
-    }
-    EXPECT(has(warned.text, "_record_memory_history() again after disable()"));
+      return has(warned.text, "_record_memory_history() again after disable()");
+    };
+    EXPECT(warns());
+    // It goes on in this allocator, and the native one still has none.
+    install();
+    EXPECT(cuda_mem_torch_shim_state() == 2 && warns());
+    install();
+    CA::recordHistory(true, nullptr, 10, CA::RecordContext::NEVER, true, {});
+    EXPECT(!warns());
     EXPECT(cuda_mem_torch_shim_state() == 0 && c10::GetAllocator(c10::kCUDA) == native);
     EXPECT(!c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
   }

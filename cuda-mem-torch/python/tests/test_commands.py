@@ -413,7 +413,7 @@ class Compare(InAFolder):
         for seconds in ("0", "-1", "nan", "inf", "soon"):
             self.assertIn(f"{seconds!r} is no number of seconds above 0", command("compare", f"--timeout={seconds}", "--", __file__, code=2))
         self.assertEqual(_command_compare.program_of(["--", "python3.11", "-m", "a.b", "-x"]), ["-m", "a.b", "-x"])
-        # A script is none by its name alone.
+        # A script is no interpreter because its name begins with "python".
         (self.folder / "python_train.py").touch()
         program = [str(self.folder / "python_train.py"), __file__]
         self.assertEqual(_command_compare.program_of(["--", *program]), program)

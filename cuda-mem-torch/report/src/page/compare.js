@@ -6,9 +6,11 @@ function makeCompare() {
   let rows = [], order = "change", down = true;
 
   function gather() {
-    // A device that the earlier snapshot lacks held nothing then. Of one device each, also those of two ranks are compared.
-    const { device } = raw.spaces[data.place], isOnly = raw.spaces.length === 1 && raw.before.spaces.length === 1;
-    const earlier = raw.before.spaces.find((it) => isOnly || it.device === device), sums = new Map();
+    // Where each recording has one device beside pinned host memory, these two are compared, also of two ranks. Else a device that the
+    // earlier snapshot lacks held nothing then.
+    const devices = (list) => list.length === 1 ? list : list.filter((it) => it.device !== null), shown = raw.spaces[data.place];
+    const now = devices(raw.spaces), then = devices(raw.before.spaces), areOnly = now.length === 1 && now[0] === shown && then.length === 1;
+    const earlier = areOnly ? then[0] : raw.before.spaces.find((it) => it.device === shown.device), sums = new Map();
     const of = (site) => { if (!sums.has(site)) sums.set(site, { site, before: 0, blocksBefore: 0, after: 0, blocksAfter: 0 }); return sums.get(site); };
     for (const [stack, bytes, blocks] of earlier ? earlier[when.value] : []) { const sum = of(siteOfStack[stack]); sum.before += bytes; sum.blocksBefore += blocks; }
     const moment = when.value === "end" ? data.events : data.peak;

@@ -305,7 +305,7 @@ fn r9_pointing_redraws_nothing_but_what_follows_the_pointer() {
 #[ignore = "needs Chromium; cargo xtask ci runs it"]
 fn a_device_is_compared_with_itself() {
     let mut page = Page::of("compared", "all");
-    // It has one device, the other has two and pinned host memory.
+    // The earlier one has one device, this one two and pinned host memory.
     snapshot(&page.files, "three", "2.13");
     page.options.before = Some(Input::file(page.files.0.join("three.pickle")));
     let seen = page.run(
@@ -314,6 +314,27 @@ fn a_device_is_compared_with_itself() {
     let before = seen["before"].as_array().unwrap();
     assert_ne!(before[0], "0 B");
     assert_eq!(before[1..], ["0 B", "0 B"], "{seen}");
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn the_only_devices_of_two_ranks_are_compared() {
+    let files = Files::new("clicks-ranks");
+    let of_rank = |name, device| {
+        let host = "host_segments=[segment(total_size=512)]";
+        let found = pickled(&files, &format!("dict(segments=[segment(device={device})], {host})"));
+        let path = files.0.join(name);
+        std::fs::rename(found, &path).unwrap();
+        path
+    };
+    let (before, input) = (of_rank("rank0.pickle", 0), of_rank("rank1.pickle", 1));
+    let mut page = Page { inputs: vec![input], ..Page::with(files) };
+    page.options.before = Some(Input::file(before));
+    let seen = page.run(
+        r##"seen.change = all("#tabs button").map((tab) => { click(tab); return $("compare-total").cells[5].textContent; });"##,
+    );
+    assert_eq!(seen["change"].as_array().unwrap().len(), 2, "{seen}");
+    assert_eq!(seen["change"][0], seen["change"][1], "both hold what they held: {seen}");
 }
 
 #[test]
