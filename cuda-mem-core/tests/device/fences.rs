@@ -183,14 +183,20 @@ fn a_line_of_several_writers_that_goes_away_lets_its_waiters_go_for_good() {
     assert!(waiting.is_idle().unwrap());
 }
 
+/// The words of another process, and those of this one, which are the same.
+fn words_of_both(world: &World) -> [SharedWords; 2] {
+    let theirs = SharedWords::create(&world.context, 64).unwrap();
+    let mine = SharedWords::open(&world.context, theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    [theirs, mine]
+}
+
 /// As above, with words that another process has too, and with a stream that captures when they go: nobody can wait for it then.
 #[test]
 fn words_that_go_during_a_capture_let_their_waiters_go_for_good() {
     let world = World::new();
     let (writer, waiting) = (world.new_stream(), world.new_stream());
     let (of_writer, of_waiting) = (Gate::before(&writer), Gate::before(&waiting));
-    let theirs = SharedWords::create(&world.context, 64).unwrap();
-    let mine = SharedWords::open(&world.context, theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let [theirs, mine] = words_of_both(&world);
     theirs.line(7).unwrap().record(&writer).unwrap();
     mine.line(7).unwrap().fence(2).unwrap().make_wait(&waiting).unwrap();
     let capture = Capture::begin(&waiting, RELAXED);
@@ -218,8 +224,7 @@ fn words_that_go_let_their_waiters_go_though_a_reached_fence_is_taken_back() {
     let world = World::new();
     let (writer, waiting) = (world.new_stream(), world.new_stream());
     let (of_writer, of_waiting) = (Gate::before(&writer), Gate::before(&waiting));
-    let theirs = SharedWords::create(&world.context, 64).unwrap();
-    let mine = SharedWords::open(&world.context, theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let [theirs, mine] = words_of_both(&world);
     theirs.line(7).unwrap().record(&writer).unwrap();
     mine.line(7).unwrap().fence(1).unwrap().make_wait(&waiting).unwrap();
     of_writer.open();

@@ -100,7 +100,7 @@ impl PinnedMemoryResource {
     /// # Errors
     ///
     /// [`Error::NeedsDriver`] before CUDA 13.0 without options or without a node, [`Error::NegativeNumaId`],
-    /// [`Error::NoSuchNumaNode`], [`Error::NoNumaNode`], [`Error::NoSuchPool`], [`Error::Core`] (also `ForeignPool`: another library's).
+    /// [`Error::NoSuchNumaNode`], [`Error::NoNumaNode`], [`Error::NoSuchPool`], [`Error::Core`] (`ForeignPool`: another library's).
     pub fn new<'o>(
         context: &Context,
         options: impl Into<Option<&'o PinnedMemoryResourceOptions>>,

@@ -211,49 +211,48 @@ impl State {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::context::Context;
     use super::super::stream::Kind;
     use super::*;
     use crate::sim::Sim;
     use crate::site::Site;
 
-    /// The one that asks goes on asking: nobody else is woken, or made, for each question.
-    #[test]
-    fn a_stream_that_waits_has_one_worker() {
-        let driver = Sim::builder().into_driver(1);
-        let runtime = &driver.runtime;
-        let context = runtime.retain_primary(0, Site::for_test(1)).unwrap();
-        let context = runtime.context(context).unwrap();
-        let mut state = runtime.lock();
-        let stream = state.make_stream(context, Kind::Created, true, 0, None);
-        state.push(&stream, Run::Poll(Arc::new(|_: &Driver, _| Ok(false))), &[], None);
-        runtime.wake_workers(&mut state);
-        drop(state);
-        thread::sleep(Duration::from_millis(50));
-        assert_eq!(runtime.lock().workers.all, 1);
-        runtime.stop();
-    }
-
-    /// Other work has lost the context while the question was asked: nobody would ask it for the end of the stream any more.
-    #[test]
-    fn what_is_asked_while_its_context_is_lost_counts_as_done() {
+    /// A stream that waits for what `poll` tells, and its end.
+    fn waiting(poll: fn(&Context) -> Outcome<bool>) -> (Arc<Driver>, Mark) {
         let driver = Sim::builder().into_driver(1);
         let runtime = &driver.runtime;
         let context = runtime.retain_primary(0, Site::for_test(1)).unwrap();
         let context = runtime.context(context).unwrap();
         let mut state = runtime.lock();
         let stream = state.make_stream(Arc::clone(&context), Kind::Created, true, 0, None);
-        let lose = move |_: &Driver, _: Duration| -> Outcome<bool> {
-            context.fail(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-            Ok(false)
-        };
-        let (end, _) = state.push(&stream, Run::Poll(Arc::new(lose)), &[], None);
+        let run = Run::Poll(Arc::new(move |_: &Driver, _| poll(&context)));
+        let (end, _) = state.push(&stream, run, &[], None);
         runtime.wake_workers(&mut state);
         drop(state);
+        (driver, end)
+    }
+
+    /// The one that asks goes on asking: nobody else is woken, or made, for each question.
+    #[test]
+    fn a_stream_that_waits_has_one_worker() {
+        let (driver, _) = waiting(|_| Ok(false));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(driver.runtime.lock().workers.all, 1);
+        driver.runtime.stop();
+    }
+
+    /// Other work has lost the context while the question was asked: nobody would ask it for the end of the stream any more.
+    #[test]
+    fn what_is_asked_while_its_context_is_lost_counts_as_done() {
+        let (driver, end) = waiting(|context| {
+            context.fail(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+            Ok(false)
+        });
         let begun = Instant::now();
-        while !runtime.lock().is_reached(end) {
+        while !driver.runtime.lock().is_reached(end) {
             assert!(begun.elapsed() < Duration::from_secs(20), "the stream comes to its end");
             thread::sleep(Duration::from_millis(1));
         }
-        runtime.stop();
+        driver.runtime.stop();
     }
 }

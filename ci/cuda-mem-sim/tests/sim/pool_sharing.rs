@@ -208,7 +208,7 @@ fn an_imported_pool_tells_nothing_and_takes_no_settings() {
     gpu.assert_quiet();
 }
 
-/// That of a handle is not: ci/driver-answers.tsv.
+/// The driver opens a pool's descriptor without close-on-exec, and a handle's with it (ci/driver-answers.tsv).
 #[test]
 fn a_program_that_is_started_has_the_descriptor_of_a_pool() {
     let gpu = Gpu::new();

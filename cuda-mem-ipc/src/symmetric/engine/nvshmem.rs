@@ -69,7 +69,7 @@ impl EngineBackend {
     ///
     /// [`Error::EngineInUse`], [`Error::OtherInstance`]; [`Error::Disagrees`] for ranks with another version, or of which only some have
     /// an instance, before any is initialised; those of the exchange; [`Error::Engine`], and
-    /// [`Error::FailedElsewhere`] or [`Error::Uneven`] when another rank's fails: an instance that not all have lasts as the process does.
+    /// [`Error::FailedElsewhere`] or [`Error::Uneven`] when another rank fails: what only some ranks have stays until the process ends.
     pub fn nvshmem(
         table: Table,
         context: &Context,
