@@ -716,18 +716,19 @@ static void caching_switched_since(CA::CUDAAllocator* native) {
 static void emptied_beside_a_pool(CA::CUDAAllocator* native) {
   const auto reserved = [&] { return native->getDeviceStats(0).reserved_bytes[0].current; };
   const MempoolId_t id{0, 4350};
+  const MempoolId_t captured{0, 4360};
   native->raw_delete(native->raw_alloc(40 << 20));
   const int64_t before = reserved();
   {
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(cudaStreamPerThread, 0));
-    CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+    CA::beginAllocateToPool(0, captured, [](cudaStream_t) { return true; });
     C10_CUDA_CHECK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed));
     std::thread([] { CA::emptyCache(); }).join();
     EXPECT(reserved() == before);
     cudaGraph_t graph = nullptr;
     C10_CUDA_CHECK(cudaStreamEndCapture(cudaStreamPerThread, &graph));
-    CA::endAllocateToPool(0, id);
-    CA::releasePool(0, id);
+    CA::endAllocateToPool(0, captured);
+    CA::releasePool(0, captured);
   }
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   CA::emptyCache();
