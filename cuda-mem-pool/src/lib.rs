@@ -44,6 +44,7 @@ mod mempool_id;
 pub mod pinned_cache;
 mod primitive;
 mod resource;
+mod shelves;
 pub mod snapshot;
 pub mod statistics;
 pub mod trace;

@@ -55,7 +55,7 @@ impl DeviceCache {
         let (moves, hold) = (options.moves, options.hold);
         let policy = Policy { moves, hold, reserve_bytes: reserve, ..Policy::for_memory(total.min(limit)) };
         let (slots, figures, callbacks) =
-            (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::default());
+            (Arc::new(Slots::default()), Arc::<Figures>::default(), Callbacks::default());
         let watchers = Arc::clone(&callbacks.watchers);
         let record = Arc::<Record>::default();
         let (of_vmm, told) = (Arc::clone(&figures), Arc::clone(&record));

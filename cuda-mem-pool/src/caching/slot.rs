@@ -1,7 +1,5 @@
 //! What the allocator has for each stream.
 
-use std::sync::OnceLock;
-
 use cuda_mem_core::sys::CU_STREAM_LEGACY;
 use cuda_mem_core::{Stream, StreamId, forked};
 
@@ -11,6 +9,7 @@ use super::remote::RemoteFrees;
 use super::streams;
 use crate::engine::paged::StreamHeap;
 use crate::primitive::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
+use crate::shelves::Shelves;
 use crate::statistics::{CountedCell, Shard};
 
 /// A value on cache lines of its own: it is written often, and its neighbours are read often.
@@ -115,83 +114,8 @@ impl Drop for StreamSlot {
     }
 }
 
-/// The slots by number. Slots are only added, so a number is looked up without a lock.
-#[derive(Debug)]
-pub(super) struct Slots {
-    /// Hardly any program has more.
-    first: [Place; FIRST],
-    shelves: [OnceLock<Box<[Place]>>; SHELVES],
-}
-
-type Place = OnceLock<Box<StreamSlot>>;
-
-const FIRST: usize = 16;
-const SHELVES: usize = 19;
-
-pub(super) const MOST: u32 = ((FIRST << (SHELVES + 1)) - FIRST) as u32;
-
-impl Slots {
-    pub(super) fn new() -> Self {
-        Self { first: [const { OnceLock::new() }; FIRST], shelves: [const { OnceLock::new() }; SHELVES] }
-    }
-
-    #[inline]
-    pub(super) fn get(&self, number: u32) -> Option<&StreamSlot> {
-        let place = match self.first.get(number as usize) {
-            Some(place) => place,
-            None => self.further(number)?,
-        };
-        place.get().map(|slot| &**slot)
-    }
-
-    fn further(&self, number: u32) -> Option<&Place> {
-        let (shelf, place) = place_of(number);
-        self.shelves.get(shelf)?.get()?.get(place)
-    }
-
-    /// Enters the slot of the next number. None if it has one or there are no more.
-    pub(super) fn add(&self, slot: StreamSlot) -> Option<&StreamSlot> {
-        let number = slot.number;
-        let place = match self.first.get(number as usize) {
-            Some(place) => place,
-            None => {
-                let (shelf, place) = place_of(number);
-                let places = || (0..FIRST << (shelf + 1)).map(|_| OnceLock::new()).collect();
-                self.shelves.get(shelf)?.get_or_init(places).get(place)?
-            }
-        };
-        place.set(Box::new(slot)).ok()?;
-        self.get(number)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &StreamSlot> {
-        let shelves = self.shelves.iter().map_while(OnceLock::get);
-        let further = shelves.flat_map(|shelf| shelf.iter());
-        self.first.iter().chain(further).map_while(OnceLock::get).map(|slot| &**slot)
-    }
-}
-
-/// The shelf of a number from [`FIRST`] on, and its place there.
-const fn place_of(number: u32) -> (usize, usize) {
-    let place = number as usize + FIRST;
-    let shelf = (place / FIRST).ilog2() as usize;
-    (shelf - 1, place - (FIRST << shelf))
-}
+/// The slots by number.
+pub(super) type Slots = Shelves<StreamSlot>;
 
 #[cfg(all(loom, test))]
 mod models;
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_number_has_a_place_of_its_own() {
-        let mut next = (0, 0);
-        for number in FIRST as u32..10_000 {
-            assert_eq!(place_of(number), next);
-            next = if next.1 + 1 == FIRST << (next.0 + 1) { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
-        }
-        assert_eq!(place_of(MOST - 1).0, SHELVES - 1);
-    }
-}

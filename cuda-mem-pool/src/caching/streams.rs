@@ -7,10 +7,11 @@ use std::sync::Arc;
 use cuda_mem_core::{Context, Error as CoreError, Event, Stream, StreamId, forked};
 
 use super::owner::{End, Owner};
-use super::slot::{MOST, Slots, StreamSlot};
+use super::slot::{Slots, StreamSlot};
 use crate::error::{Error, Result, refuse_forked};
 // In models the checker's, which owners are behind.
 use crate::primitive::{Arc as OwnerArc, Mutex, lock, lock_over_calls, unique};
+use crate::shelves;
 use crate::statistics::PeakCounter;
 
 #[derive(Debug)]
@@ -82,7 +83,7 @@ impl Streams {
             }
             None => {
                 let slot = StreamSlot::new(self.slots.iter().count() as u32, stream, self.counter.shard());
-                self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?
+                self.slots.add(slot.number, slot).ok_or(Error::TooManyStreams { most: shelves::MOST })?
             }
         };
         numbers.insert(stream.id().as_raw(), slot.number);

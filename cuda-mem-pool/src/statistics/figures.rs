@@ -2,13 +2,10 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::stat::{PoolSize, PoolStat, Stat};
+use super::device::{PoolSize, PoolStat, Stat};
 
 /// Blocks, their bytes, active blocks, their bytes, requested bytes.
 pub(super) type Row = [i64; 5];
-
-/// More than any figure, and little enough to be added to one.
-pub(super) const UNLIMITED: i64 = i64::MAX / 4;
 
 /// The figures of all pools, of the small one and of the large one. A part of a sum may be negative; the sum is not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,26 +36,6 @@ impl Figures {
         self.with(other, i64::max)
     }
 
-    /// The figures that a shard with these publishes next, after `before`.
-    ///
-    /// A figure stays as it was published while it is at most a quantum above that: the shared word is not written. Else the shard publishes
-    /// half a quantum less than it has, and may rise and fall by as much before it publishes again. The figures of both pools are their sums.
-    pub(super) fn behind(self, quantum: Self, before: Self) -> Self {
-        let behind = |side: usize| {
-            std::array::from_fn(|figure| {
-                let of = |figures: Self| figures.0[side][figure];
-                let (now, quantum, before) = (of(self), of(quantum), of(before));
-                let less = now - quantum / 2;
-                match (0..=quantum).contains(&(now - before)) {
-                    true => before,
-                    false if now < 0 => less,
-                    false => less.max(0),
-                }
-            })
-        };
-        Self::of(behind(1), behind(2))
-    }
-
     pub(super) fn exceeds(self, other: Self) -> bool {
         self.0.iter().flatten().zip(other.0.iter().flatten()).any(|(own, other)| own > other)
     }
@@ -68,14 +45,17 @@ impl Figures {
         usize::try_from(bytes).unwrap_or(0)
     }
 
-    /// Where blocks, bytes and requested bytes of each side end up when they have moved by `room`: an allocation or a free
-    /// moves the active figures alike.
-    pub(super) fn moved_by(self, room: Self) -> [[i64; 3]; 3] {
-        std::array::from_fn(|side| {
-            let (now, room) = (self.0[side], room.0[side]);
-            let moved = |now: i64, room: i64| now.wrapping_add(room);
-            [moved(now[0], room[0].min(room[2])), moved(now[1], room[1].min(room[3])), moved(now[4], room[4])]
-        })
+    /// By how much blocks, bytes and requested bytes may rise where no figure may rise by more than these.
+    pub(super) fn room(self) -> Room {
+        let room = |[blocks, bytes, active, active_bytes, requested]: Row| {
+            [blocks.min(active), bytes.min(active_bytes), requested]
+        };
+        Room(self.0.map(room))
+    }
+
+    /// What limits are compared with.
+    pub(super) fn limited(self) -> Room {
+        Room(self.0.map(|[blocks, bytes, _, _, requested]| [blocks, bytes, requested]))
     }
 
     fn with(self, other: Self, with: impl Fn(i64, i64) -> i64) -> Self {
@@ -85,7 +65,36 @@ impl Figures {
     }
 }
 
-/// [`Figures`] that threads share, on cache lines of their own: some are written all the time, others only read.
+/// Blocks, bytes and requested bytes of all pools, of the small one and of the large one. An allocation adds to the active figures what it
+/// adds to these.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Room(pub(super) [[i64; 3]; 3]);
+
+impl Room {
+    pub(super) fn with(self, other: Self, with: impl Fn(i64, i64) -> i64) -> Self {
+        Self(std::array::from_fn(|side| {
+            std::array::from_fn(|figure| with(self.0[side][figure], other.0[side][figure]))
+        }))
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        self.with(other, i64::wrapping_add)
+    }
+
+    pub(super) fn minus(self, other: Self) -> Self {
+        self.with(other, i64::wrapping_sub)
+    }
+
+    pub(super) fn map(self, each: impl Fn(i64) -> i64) -> Self {
+        Self(self.0.map(|row| row.map(&each)))
+    }
+
+    pub(super) fn exceeds(self, other: Self) -> bool {
+        self.0.iter().flatten().zip(other.0.iter().flatten()).any(|(own, other)| own > other)
+    }
+}
+
+/// [`Figures`] that threads share, on cache lines of their own: they are read often and seldom written.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct AtomicFigures([[AtomicI64; 5]; 3]);
@@ -107,17 +116,6 @@ impl AtomicFigures {
                 own.fetch_max(*figure, Ordering::Relaxed);
             }
         }
-    }
-
-    /// Adds to each figure; the sums behind it.
-    pub(super) fn add(&self, figures: Figures) -> Figures {
-        let add = |own: &AtomicI64, figure: i64| match figure {
-            0 => own.load(Ordering::Relaxed),
-            _ => own.fetch_add(figure, Ordering::Relaxed).wrapping_add(figure),
-        };
-        Figures(std::array::from_fn(|side| {
-            std::array::from_fn(|figure| add(&self.0[side][figure], figures.0[side][figure]))
-        }))
     }
 }
 

@@ -7,12 +7,10 @@ mod device;
 mod figures;
 mod peak;
 mod shard;
-mod stat;
 
-pub use device::DeviceStatistics;
+pub use device::{DeviceStatistics, PoolSize, PoolStat, Stat};
 pub(crate) use peak::PeakCounter;
 pub(crate) use shard::{CountedCell, Counting, Shard};
-pub use stat::{PoolSize, PoolStat, Stat};
 
 #[cfg(test)]
 mod tests;

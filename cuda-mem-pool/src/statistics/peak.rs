@@ -1,28 +1,28 @@
 //! [`PeakCounter`]: the peaks of a sum that many heaps have a part in, without a word that every allocation writes.
 //!
-//! Each heap counts in a [`Shard`] of its own, which is its lock too. In the *serial* tier one shard alone is active, that is, may
-//! change; in the *concurrent* tier all may be, and publish parts of what they have. `docs/allocator.md`, "Counting", says how exact each
-//! is, and when the counter goes from one to the other.
+//! Each heap counts in a [`Shard`] of its own, which is its lock too, up to limits. The limits of all shards add up to the peaks at most, so
+//! whoever stays within its own raises none. Whoever reaches them borrows from others what they have left. Where they have too little, all
+//! shards are stopped and added up: only then does a peak rise. `docs/allocator.md`, "Counting", says how exact it is.
 //!
-//! Nobody who has an active shard waits: the mutex may be held by a thread that waits for just that one.
+//! Whoever has a shard only tries to take others, and may wait for the right to stop them. Whoever has that waits for no shard whose holder
+//! does ([`Cells::stop`]).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU32};
 
 use super::device::DeviceStatistics;
-use super::figures::{AtomicFigures, Figures, Row, UNLIMITED, pool_stats};
-use super::shard::{Cells, Shard};
-use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, try_lock};
+use super::figures::{AtomicFigures, Figures, Room, Row, pool_stats};
+use super::shard::{Cells, Shard, Spin};
+use crate::primitive::{Mutex, Ordering, lock};
+use crate::shelves::Shelves;
 
-/// How far one shard's part of a pool may be above what is published, at least: half of what both pools together may.
+/// How far all limits together may be above the peaks where calls overlap, so that threads that allocate more and more seldom stop each other.
 const QUANTUM: Row = if cfg!(all(loom, test)) { [2; 5] } else { [128, 512 << 10, 128, 512 << 10, 512 << 10] };
 /// Beyond these it is one part of the peak in so many.
 const PARTS: i64 = 2048;
-/// Entering the concurrent tier takes this many points; an activation that finds an overlap adds [`OVERLAP`], another one takes one away.
+/// Calls overlap where there are so many points. A stop that finds an overlap adds [`OVERLAP`], another one takes one away.
 const ENOUGH: u32 = if cfg!(all(loom, test)) { 1 } else { 64 };
 const OVERLAP: u32 = 16;
-/// How many times in a row one shard alone has published when the counter returns to the serial tier.
-const ALONE: i64 = if cfg!(all(loom, test)) { 1 } else { 64 };
 
 /// Counts blocks in shards, one for each heap, and keeps the peaks of their sum.
 #[derive(Debug, Clone, Default)]
@@ -30,29 +30,22 @@ pub(crate) struct PeakCounter(Arc<Inner>);
 
 #[derive(Debug, Default)]
 pub(super) struct Inner {
-    tier: Mutex<Tier>,
+    shards: Shelves<Arc<Cells>>,
     list: Mutex<List>,
-    /// The sums of what all shards have published. A shard that is not active has published all that it has.
-    sums: AtomicFigures,
-    /// The most that `sums` were; in the serial tier without what the active shard has reached since.
-    pub(super) peaks: AtomicFigures,
+    /// Whoever has it may stop shards.
+    stopping: Spin,
+    /// Points of overlaps. For whoever may stop shards.
+    overlaps: AtomicU32,
+    /// The most that the sums of all shards were.
+    peaks: AtomicFigures,
     /// The most active bytes before the last reset of the peaks.
     most_active: AtomicI64,
-    /// Who has published last.
-    publisher: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
-struct Tier {
-    is_concurrent: bool,
-    active: Vec<Arc<Cells>>,
-    overlaps: u32,
-}
-
-/// All shards. Nobody who has it waits for anything; whoever reads has it, so that readers find the tier free if nobody counts.
 #[derive(Debug, Default)]
 struct List {
-    all: Vec<Arc<Cells>>,
+    /// How many shards there are.
+    count: u32,
     /// Those whose heaps are gone. What they have counted stays counted, and the next heaps take them over.
     free: Vec<Arc<Cells>>,
     /// What had been allocated and freed at the last reset.
@@ -64,7 +57,9 @@ impl PeakCounter {
         let mut list = lock(&self.0.list);
         let cells = list.free.pop().unwrap_or_else(|| {
             let cells = Arc::<Cells>::default();
-            list.all.push(Arc::clone(&cells));
+            if self.0.shards.add(list.count, Arc::clone(&cells)).is_some() {
+                list.count += 1;
+            }
             cells
         });
         drop(list);
@@ -74,10 +69,11 @@ impl PeakCounter {
     /// Sets the figures of blocks. They are exact if no call is under way; calls that are may each be in some of them and not in
     /// others. Takes no shard's lock.
     pub(crate) fn read(&self, statistics: &mut DeviceStatistics) {
-        let list = lock(&self.0.list);
-        let (now, allocated) = list.sums();
-        let peak = self.0.peak().max(now);
-        let (base_allocated, base_freed) = list.base;
+        let (base_allocated, base_freed) = lock(&self.0.list).base;
+        let now = self.0.now();
+        let peak = self.0.peaks.load().max(now);
+        // In this order: what is allocated meanwhile does not make the freed figures negative.
+        let allocated = self.0.sum(Cells::allocated);
         let freed = allocated.minus(now).minus(base_freed);
         [
             statistics.allocation,
@@ -90,149 +86,135 @@ impl PeakCounter {
 
     /// Active bytes, as [`PeakCounter::read`] has them.
     pub(crate) fn active_bytes(&self) -> usize {
-        lock(&self.0.list).sums().0.active_bytes()
+        self.0.now().active_bytes()
     }
 
     /// The most active bytes ever: resets leave it, so that what a program does to its statistics changes no decision.
     pub(crate) fn peak_active_bytes(&self) -> usize {
-        let list = lock(&self.0.list);
         // First the peak, which a reset moves to the other.
-        let peak = self.0.peak().max(list.sums().0).active_bytes();
+        let peak = self.0.peaks.load().max(self.0.now()).active_bytes();
         peak.max(usize::try_from(self.0.most_active.load(Ordering::Relaxed)).unwrap_or(0))
     }
 
-    /// Has the peaks start anew from what there is. Waits a moment for those who count right now; not for who has a shard.
+    /// Has the peaks start anew from what there is. Waits a moment for those who have a shard.
     pub(crate) fn reset_peak(&self) {
         let inner = &*self.0;
-        let mut tier = lock(&inner.tier);
-        inner.rest_all(&mut tier);
-        *tier = Tier::default();
+        inner.stopping.take();
+        inner.stop_others(None);
         let [[_, _, _, most, _], ..] = inner.peaks.load().0;
         inner.most_active.fetch_max(most, Ordering::Relaxed);
-        inner.peaks.store(inner.sums.load());
+        inner.peaks.store(inner.now());
+        inner.overlaps.store(0, Ordering::Relaxed);
+        inner.cells().for_each(|cells| cells.set_limits(cells.now(), Room::default()));
+        inner.resume_others(None);
+        inner.stopping.give_back();
     }
 
     pub(crate) fn reset_accumulated(&self) {
         let mut list = lock(&self.0.list);
-        let (now, allocated) = list.sums();
+        let now = self.0.now();
+        let allocated = self.0.sum(Cells::allocated);
         list.base = (allocated, allocated.minus(now));
     }
 }
 
-impl List {
-    /// What there is, and what was ever allocated.
-    fn sums(&self) -> (Figures, Figures) {
-        let add = |(now, allocated): (Figures, Figures), cells: &Arc<Cells>| {
-            // In this order: what is allocated meanwhile does not make the freed figures negative.
-            (now.plus(cells.now()), allocated.plus(cells.allocated()))
-        };
-        self.all.iter().fold(Default::default(), add)
-    }
-}
-
 impl Inner {
-    /// Has a shard count that is not active. Its holder is the calling thread; the holders of active ones are waited for.
+    /// Whether a block is counted that is beyond the limits of its shard, whose holder is the calling thread: unless a peak would rise that
+    /// must not.
     #[cold]
-    pub(super) fn activate(&self, cells: &Arc<Cells>) {
-        let mut tier = lock(&self.tier);
-        if !tier.is_concurrent {
-            let overlaps = self.rest_all(&mut tier);
-            tier.overlaps = if overlaps { tier.overlaps + OVERLAP } else { tier.overlaps.saturating_sub(1) };
-            tier.is_concurrent = tier.overlaps >= ENOUGH;
+    #[inline(never)]
+    pub(super) fn count_beyond(&self, cells: &Cells, block: Figures, may_rise: bool) -> bool {
+        self.borrow(cells, block, Cells::try_lend) || {
+            cells.while_at_rest(|| self.stopping.take());
+            // All can be asked now: those that somebody has, and those that are at rest.
+            let counts = self.borrow(cells, block, Cells::lend) || self.settle(cells, block, may_rise);
+            self.stopping.give_back();
+            counts
         }
-        self.begin(&mut tier, cells);
     }
 
-    fn begin(&self, tier: &mut Tier, cells: &Arc<Cells>) {
-        match tier.is_concurrent {
-            true => cells.begin_publishing(self),
-            false => cells.begin_alone(self.peaks.load().minus(self.others(cells))),
-        }
-        tier.active.push(Arc::clone(cells));
-    }
-
-    /// Takes the activity of all active shards; whether one of them had to be waited for.
-    fn rest_all(&self, tier: &mut Tier) -> bool {
-        let is_concurrent = tier.is_concurrent;
-        let rest = |waited, cells: Arc<Cells>| {
-            let waits = cells.deactivate();
-            self.rest(&cells, is_concurrent);
-            waited | waits
-        };
-        tier.active.drain(..).fold(false, rest)
-    }
-
-    fn rest(&self, cells: &Cells, is_concurrent: bool) {
-        if !is_concurrent {
-            self.peaks.raise(self.reached(cells));
-        }
-        self.publish(cells, cells.now());
-    }
-
-    /// Makes `cells`, whose holder is the calling thread, the only active shard, unless somebody else counts right now.
-    pub(super) fn try_alone(&self, cells: &Arc<Cells>) -> bool {
-        self.publisher.store(0, Ordering::Relaxed);
-        let Some(mut tier) = try_lock(&self.tier) else { return false };
-        tier.active.retain(|other| {
-            let stays = Arc::ptr_eq(other, cells) || !other.try_deactivate();
-            if !stays {
-                self.rest(other, true);
+    /// Has the limits of a shard rise, for a block, by what others have left; whether they had enough.
+    fn borrow(&self, own: &Cells, block: Figures, lend: fn(&Cells, Room) -> Room) -> bool {
+        let mut missing = own.now().plus(block).limited().minus(own.limits());
+        // Each in its turn: none is emptied.
+        let from = own.lender.load(Ordering::Relaxed);
+        let lenders = (from..).map_while(|number| Some((number, self.shards.get(number)?)));
+        let before = (0..from).map_while(|number| Some((number, self.shards.get(number)?)));
+        for (number, other) in lenders.chain(before) {
+            if !missing.exceeds(Room::default()) {
+                break;
             }
-            stays
-        });
-        if tier.active.len() > 1 {
-            return false;
+            if !std::ptr::eq(own, &**other) {
+                let lent = lend(other, missing);
+                own.raise_limits(lent);
+                own.lender.store(number + 1, Ordering::Relaxed);
+                missing = missing.minus(lent);
+            }
         }
-        self.rest(cells, true);
-        *tier = Tier::default();
-        self.begin(&mut tier, cells);
-        true
+        !missing.exceeds(Room::default())
     }
 
-    /// Sets what a shard has in the sums to `figures`.
-    pub(super) fn publish(&self, cells: &Cells, figures: Figures) {
-        let sums = self.sums.add(figures.minus(cells.published.load()));
-        cells.published.store(figures);
-        self.peaks.raise(sums);
+    /// Adds up all shards and a block, raises the peaks, and shares what is left below them: half of it goes to this shard.
+    fn settle(&self, own: &Cells, block: Figures, may_rise: bool) -> bool {
+        let waited = self.stop_others(Some(own));
+        let now = self.now().plus(block);
+        let counts = may_rise || !now.exceeds(self.peaks.load());
+        if counts {
+            self.note(waited);
+            self.peaks.raise(now);
+            let left = self.peaks.load().minus(now).room();
+            let left = if self.is_shared() { left.with(self.quantum(), i64::max) } else { left };
+            let others = self.others(Some(own)).count() as i64;
+            let part = left.map(|left| left / (2 * others.max(1)));
+            self.others(Some(own)).for_each(|other| other.set_limits(other.now(), part));
+            own.set_limits(own.now().plus(block), left.minus(part.map(|part| part * others)));
+        }
+        self.resume_others(Some(own));
+        counts
     }
 
-    /// By how much each figure of a shard may be above what it has published. What both pools have follows from each.
-    pub(super) fn quantum(&self) -> Figures {
+    fn note(&self, overlaps: bool) {
+        let points = self.overlaps.load(Ordering::Relaxed);
+        let points = if overlaps { points.min(ENOUGH) + OVERLAP } else { points.saturating_sub(1) };
+        self.overlaps.store(points, Ordering::Relaxed);
+    }
+
+    fn is_shared(&self) -> bool {
+        self.overlaps.load(Ordering::Relaxed) >= ENOUGH
+    }
+
+    fn quantum(&self) -> Room {
         let [all, ..] = self.peaks.load().0;
-        let pool = std::array::from_fn(|figure| QUANTUM[figure].max(all[figure] / PARTS));
-        Figures([[UNLIMITED; 5], pool, pool])
+        let row = std::array::from_fn(|figure| QUANTUM[figure].max(all[figure] / PARTS));
+        Figures([row; 3]).limited()
     }
 
-    /// Notes who publishes; whether nobody else has for long.
-    pub(super) fn is_alone(&self, cells: &Cells) -> bool {
-        let this = std::ptr::from_ref(cells).addr();
-        let mut times = cells.times.load(Ordering::Relaxed) + 1;
-        if self.publisher.load(Ordering::Relaxed) != this {
-            self.publisher.store(this, Ordering::Relaxed);
-            times = 0;
-        }
-        cells.times.store(times, Ordering::Relaxed);
-        times >= ALONE
+    /// Has nobody else change a shard; whether somebody had one.
+    fn stop_others(&self, own: Option<&Cells>) -> bool {
+        self.others(own).fold(false, |waited, cells| waited | cells.stop())
     }
 
-    pub(super) fn others(&self, cells: &Cells) -> Figures {
-        self.sums.load().minus(cells.published.load())
+    fn resume_others(&self, own: Option<&Cells>) {
+        self.others(own).for_each(Cells::resume);
     }
 
-    /// The peaks with what the active shard has reached. While its activity moves they are near enough without.
-    fn peak(&self) -> Figures {
-        let merged = self.peaks.load();
-        match try_lock(&self.tier) {
-            Some(tier) if !tier.is_concurrent => {
-                tier.active.iter().fold(merged, |peak, cells| peak.max(self.reached(cells)))
-            }
-            _ => merged,
-        }
+    fn others<'i>(&'i self, own: Option<&'i Cells>) -> impl Iterator<Item = &'i Cells> {
+        self.cells().filter(move |cells| own.is_none_or(|own| !std::ptr::eq(own, *cells)))
     }
 
-    /// The most that the sums were while a shard was alone.
-    fn reached(&self, cells: &Cells) -> Figures {
-        self.others(cells).plus(cells.most())
+    fn cells(&self) -> impl Iterator<Item = &Cells> {
+        self.shards.iter().map(|cells| &**cells)
+    }
+
+    fn sum(&self, of: impl Fn(&Cells) -> Figures) -> Figures {
+        self.cells().fold(Figures::default(), |sum, cells| sum.plus(of(cells)))
+    }
+
+    /// What there is. It is exact while all shards are stopped. Else what was freed meanwhile is left out, and never what was freed before
+    /// is in it: all that was added is read before all that was taken away.
+    fn now(&self) -> Figures {
+        let added = self.sum(Cells::added);
+        added.minus(self.sum(Cells::taken))
     }
 
     /// A heap is gone; nobody has its shard.

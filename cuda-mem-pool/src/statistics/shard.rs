@@ -1,7 +1,7 @@
 //! A heap's part of a [`PeakCounter`](super::PeakCounter): its lock, and counters that only the lock's holder writes.
 //!
-//! Whether the shard is active is a bit in the lock's word. Taking an active shard is one compare-exchange, giving it back one store,
-//! and counting in between plain loads and stores behind one comparison with limits.
+//! Taking a shard is one compare-exchange, giving it back one store, and counting in between plain loads and stores behind one comparison
+//! with limits.
 //!
 //! # Safety
 //!
@@ -13,19 +13,17 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 // The model checker sees no more of the figures than who touches them: else it would look at little else.
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::{AtomicI64, AtomicU32};
 
 use cuda_mem_core::forked;
 
-use super::figures::{AtomicFigures, Figures, Row, UNLIMITED};
+use super::device::PoolSize;
+use super::figures::{Figures, Room, Row};
 use super::peak::Inner;
-use super::stat::PoolSize;
-use crate::primitive::{AtomicUsize, Exclusive, Ordering, UnsafeCell, wait_a_moment, wait_until};
+use crate::primitive::{AtomicBool, Exclusive, Ordering, UnsafeCell, wait_a_moment, wait_until};
 
-/// Somebody has the shard.
-const HELD: usize = 1;
-/// Its holder may count.
-const ACTIVE: usize = 2;
+/// How long one who borrows waits for another shard: as long as an allocation takes.
+const TRIES: u32 = if cfg!(all(loom, test)) { 1 } else { 16 };
 
 /// A lock, and what its holders count. What was counted stays when it is dropped.
 #[derive(Debug)]
@@ -38,7 +36,8 @@ pub(crate) struct Counting {
     pub(super) cells: Arc<Cells>,
 }
 
-/// The calling thread has the shard. Until it is dropped the thread waits for nothing: no lock, no driver call, no program's code.
+/// The calling thread has the shard. Until it is dropped the thread takes no other one, and waits for nothing: no lock, no driver call, no
+/// program's code.
 #[derive(Debug)]
 pub(crate) struct ShardGuard<'s> {
     counting: &'s Counting,
@@ -53,15 +52,12 @@ impl Shard {
 
     #[inline(always)]
     pub(crate) fn try_hold(&self) -> Option<ShardGuard<'_>> {
-        let is_taken = self.0.cells.take_active() || self.0.cells.try_take();
-        is_taken.then(|| ShardGuard { counting: &self.0, _here: PhantomData })
+        self.0.cells.lock.try_take().then(|| ShardGuard { counting: &self.0, _here: PhantomData })
     }
 
     #[inline(always)]
     pub(crate) fn hold(&self) -> ShardGuard<'_> {
-        if !self.0.cells.take_active() {
-            self.0.cells.wait();
-        }
+        self.0.cells.lock.take();
         ShardGuard { counting: &self.0, _here: PhantomData }
     }
 }
@@ -87,10 +83,7 @@ impl Deref for ShardGuard<'_> {
 impl Drop for ShardGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        let lock = &self.counting.cells.lock;
-        // Nobody else changes the word of a shard that somebody has. Release: what the holder did is done for whoever has the shard, or its
-        // activity, next.
-        lock.store(lock.load(Ordering::Relaxed) & !HELD, Ordering::Release);
+        self.counting.cells.lock.give_back();
     }
 }
 
@@ -98,62 +91,41 @@ impl Counting {
     /// Counts a block of `bytes`, of which `requested` were asked for.
     #[inline]
     pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        let block = [1, bytes as i64, requested as i64];
-        self.cells().allocate(&self.counter, pool, block, true);
+        self.cells.allocate(&self.counter, pool, [1, bytes as i64, requested as i64], true);
     }
 
     /// As [`Counting::allocate`], unless a peak would rise; whether it is counted.
     #[inline(always)]
     pub(crate) fn allocate_below_peak(&self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
-        let block = [1, bytes as i64, requested as i64];
-        self.cells().allocate(&self.counter, pool, block, false)
+        self.cells.allocate(&self.counter, pool, [1, bytes as i64, requested as i64], false)
     }
 
     /// A block is given back that no stream uses. It may have been counted in another shard; so for the two below.
     #[inline(always)]
     pub(crate) fn free(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        self.cells().free(self, pool, [1, bytes as i64, requested as i64]);
+        self.cells.free(pool, [1, bytes as i64, requested as i64]);
     }
 
     /// Counts a block, in a counter of which every shard counts in this way alone: there is one pool, and no bytes are requested.
     #[inline]
     pub(crate) fn allocate_plain(&self, bytes: usize) {
-        self.cells().allocate(&self.counter, PoolSize::Small, [1, bytes as i64], true);
+        self.cells.allocate(&self.counter, PoolSize::Small, [1, bytes as i64], true);
     }
 
     /// As [`Counting::free`], of such a block.
     #[inline]
     pub(crate) fn free_plain(&self, bytes: usize) {
-        self.cells().free(self, PoolSize::Small, [1, bytes as i64]);
+        self.cells.free(PoolSize::Small, [1, bytes as i64]);
     }
 
     /// A block is given back that a stream still uses: it stays active.
     pub(crate) fn request_free(&self, pool: PoolSize, bytes: usize) {
-        let bytes = bytes as i64;
-        self.cells().change(&self.counter, pool, [-1, bytes.wrapping_neg(), 0], [1, bytes]);
+        self.cells.request_free(pool, [1, bytes as i64]);
     }
 
     /// No stream uses such a block any more.
     pub(crate) fn complete_free(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        let pending = [-1, (bytes as i64).wrapping_neg()];
-        self.cells().change(&self.counter, pool, [0, 0, (requested as i64).wrapping_neg()], pending);
-    }
-
-    /// The counters, once they may be written.
-    #[inline(always)]
-    fn cells(&self) -> &Cells {
-        if self.cells.lock.load(Ordering::Relaxed) & ACTIVE == 0 {
-            self.begin();
-        }
-        &self.cells
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn begin(&self) {
-        self.counter.activate(&self.cells);
-        // Nobody else changes the word of a shard that somebody has.
-        self.cells.lock.store(ACTIVE | HELD, Ordering::Relaxed);
+        self.cells.complete_free(pool, [1, bytes as i64], requested as i64);
     }
 }
 
@@ -221,58 +193,148 @@ impl<'c, T> Held<'c, T> {
 // SAFETY: one thread at a time has the value, under the shard, and it moves between threads as a whole.
 unsafe impl<T: Send> Sync for CountedCell<T> {}
 
-/// A shard's counters. They have their cache lines to themselves.
+/// A lock for some instructions.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct Cells {
-    lock: AtomicUsize,
-    touched: Exclusive,
-    /// It counts in the concurrent tier, or did so last.
-    publishes: AtomicBool,
-    /// Up to these numbers of blocks, bytes and requested bytes of both pools nothing has to be looked at.
-    limits: [AtomicI64; 3],
-    pools: [Pool; 2],
-    /// Alone: the most of each figure that no peak is below, up to the last look.
-    most: AtomicFigures,
-    /// What the counter's sums have of this shard.
-    pub(super) published: AtomicFigures,
-    /// How many times it has published since another one did.
-    pub(super) times: AtomicI64,
-}
+pub(super) struct Spin(AtomicBool);
 
-#[derive(Debug, Default)]
-struct Pool {
-    /// Blocks that somebody has, their bytes, and the requested bytes of all that are active.
-    now: [AtomicI64; 3],
-    limits: [AtomicI64; 3],
-    /// Down to these numbers nothing has to be looked at.
-    floors: [AtomicI64; 3],
-    /// As `now`, but all that ever were.
-    allocated: [AtomicI64; 3],
-    /// Blocks that are active and nobody has, and their bytes.
-    pending: [AtomicI64; 2],
-}
-
-impl Cells {
-    /// Takes the lock as it is in the usual allocation and free: active, and nobody has it.
+impl Spin {
     #[inline(always)]
-    fn take_active(&self) -> bool {
+    fn try_take(&self) -> bool {
         // Acquire: what the last holder did is done.
-        self.lock.compare_exchange(ACTIVE, ACTIVE | HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the lock whatever its word is, unless somebody has it.
-    #[cold]
-    #[inline(never)]
-    fn try_take(&self) -> bool {
-        let taken = |now| (now & HELD == 0).then_some(now | HELD);
-        self.lock.fetch_update(Ordering::Acquire, Ordering::Relaxed, taken).is_ok()
+    #[inline(always)]
+    pub(super) fn take(&self) {
+        if !self.try_take() {
+            self.wait();
+        }
     }
 
     #[cold]
     #[inline(never)]
     fn wait(&self) {
-        wait_until(|| self.try_take());
+        // Read first: whoever has it writes there, and waits for nobody who only reads.
+        wait_until(|| !self.0.load(Ordering::Relaxed) && self.try_take());
+    }
+
+    #[inline(always)]
+    pub(super) fn give_back(&self) {
+        // Release: what the holder did is done for the next one.
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A shard's counters. They have their cache lines to themselves.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Cells {
+    lock: Spin,
+    /// Its holder waits for the right to stop all shards.
+    is_at_rest: AtomicBool,
+    touched: Exclusive,
+    /// Up to these numbers of blocks, bytes and requested bytes nothing has to be looked at.
+    limits: [[AtomicI64; 3]; 3],
+    pools: [Pool; 2],
+    /// The number of the shard that lends first when limits are reached.
+    pub(super) lender: AtomicU32,
+}
+
+/// Blocks, bytes and requested bytes. All of it only grows.
+#[derive(Debug, Default)]
+struct Pool {
+    allocated: [AtomicI64; 3],
+    /// Blocks that were given back, their bytes, and the requested bytes of all that are not active any more.
+    freed: [AtomicI64; 3],
+    /// Of these, blocks that a stream still used, and their bytes.
+    deferred: [AtomicI64; 2],
+    /// Of these, blocks that no stream uses any more.
+    completed: [AtomicI64; 2],
+}
+
+impl Pool {
+    #[inline(always)]
+    fn now<const N: usize>(&self) -> [i64; N] {
+        let now = |cells: &[AtomicI64; 3], figure: usize| cells[figure].load(Ordering::Relaxed);
+        std::array::from_fn(|figure| now(&self.allocated, figure).wrapping_sub(now(&self.freed, figure)))
+    }
+}
+
+impl Cells {
+    /// Waits for the right to stop all shards, and lets whoever has that go on. For the shard's holder.
+    pub(super) fn while_at_rest<R>(&self, wait: impl FnOnce() -> R) -> R {
+        // Release: what its holder did is seen by whoever stops the shard.
+        self.is_at_rest.store(true, Ordering::Release);
+        let result = wait();
+        self.is_at_rest.store(false, Ordering::Relaxed);
+        result
+    }
+
+    /// Has nobody change the shard until [`Cells::resume`]; whether somebody had it. For whoever has the right to.
+    pub(super) fn stop(&self) -> bool {
+        let mut tries = 0;
+        while !self.lock.try_take() {
+            // At rest it stays so, for the right is not given back meanwhile.
+            if self.is_at_rest.load(Ordering::Acquire) {
+                return true;
+            }
+            wait_a_moment(&mut tries);
+        }
+        tries > 0
+    }
+
+    pub(super) fn resume(&self) {
+        if !self.is_at_rest.load(Ordering::Relaxed) {
+            self.lock.give_back();
+        }
+    }
+
+    pub(super) fn limits(&self) -> Room {
+        Room(self.limits.each_ref().map(load))
+    }
+
+    /// Figures may rise by `room` from `now`.
+    pub(super) fn set_limits(&self, now: Figures, room: Room) {
+        self.touched.touch();
+        let limits = now.limited().plus(room);
+        self.limits.iter().zip(limits.0).for_each(|(cells, limits)| store(cells, limits, Ordering::Relaxed));
+    }
+
+    pub(super) fn raise_limits(&self, by: Room) {
+        self.touched.touch();
+        self.limits.iter().zip(by.0).for_each(|(cells, by)| add(cells, by, Ordering::Relaxed));
+    }
+
+    /// Gives another shard of what is left below the limits: what that is missing, or so much that both have as much left. For whoever may
+    /// stop shards.
+    pub(super) fn lend(&self, missing: Room) -> Room {
+        self.stop();
+        let lent = self.lower_limits(missing);
+        self.resume();
+        lent
+    }
+
+    /// As [`Cells::lend`], for anybody. Nothing if somebody has the shard for long: two may wait for each other here.
+    pub(super) fn try_lend(&self, missing: Room) -> Room {
+        let mut tries = 0;
+        while !self.lock.try_take() {
+            if tries == TRIES {
+                return Room::default();
+            }
+            wait_a_moment(&mut tries);
+        }
+        let lent = self.lower_limits(missing);
+        self.lock.give_back();
+        lent
+    }
+
+    fn lower_limits(&self, missing: Room) -> Room {
+        let left = self.limits().minus(self.now().limited());
+        // What is not missing is negative: the other has it left.
+        let lend = |missing: i64, left: i64| missing.max((left + missing) / 2).min(left).max(0);
+        let lent = missing.with(left, lend);
+        self.raise_limits(lent.map(i64::wrapping_neg));
+        lent
     }
 
     /// Whether a block is counted, of so many bytes of which so many were asked for: unless a peak would rise that must not. Where no bytes
@@ -286,199 +348,127 @@ impl Cells {
         may_rise: bool,
     ) -> bool {
         self.touched.touch();
-        let (this, other) = self.pool_and_other(pool);
-        let now = sum(&this.now, block);
-        let is_beyond = match N {
-            2 => any_negative(room(&self.limits, now)),
-            _ => {
-                any_negative(room(&this.limits, now)) | any_negative(room(&self.limits, sum(&other.now, now)))
-            }
+        let [all, small, large] = &self.limits;
+        let [small_pool, large_pool] = &self.pools;
+        let (this, limits, other) = match pool {
+            PoolSize::Small => (small_pool, small, large_pool),
+            PoolSize::Large => (large_pool, large, small_pool),
         };
-        if is_beyond && !self.pass(counter, figures_of(pool, block), may_rise) {
+        let now = plus(this.now(), block);
+        let is_beyond = match N {
+            2 => any_negative(room(all, now)),
+            _ => any_negative(room(limits, now)) | any_negative(room(all, plus(other.now(), now))),
+        };
+        if is_beyond && !counter.count_beyond(self, figures_of(pool, block), may_rise) {
             return false;
         }
-        store(&this.now, now);
-        store(&this.allocated, sum(&this.allocated, block));
-        true
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn pass(&self, counter: &Inner, block: Figures, may_rise: bool) -> bool {
-        if !self.publishes() {
-            if may_rise {
-                // The most is looked at before something is taken away, once for all that was added in a row.
-                self.pools.iter().for_each(|pool| store(&pool.floors, [UNLIMITED; 3]));
-            }
-            return may_rise;
-        }
-        let after = self.now().plus(block);
-        let quantum = counter.quantum();
-        let published = after.behind(quantum, self.published.load());
-        let rises = || counter.others(self).plus(published).exceeds(counter.peaks.load());
-        if !may_rise && rises() {
-            return false;
-        }
-        counter.is_alone(self);
-        self.publish_as(counter, after, published, quantum);
+        // Release: whoever sees the block sees what was freed before it.
+        add(&this.allocated, block, Ordering::Release);
         true
     }
 
     #[inline(always)]
-    fn free<const N: usize>(&self, counting: &Counting, pool: PoolSize, block: [i64; N]) {
+    fn free<const N: usize>(&self, pool: PoolSize, block: [i64; N]) {
         self.touched.touch();
-        let this = self.pool_and_other(pool).0;
-        let now = sum(&this.now, block.map(i64::wrapping_neg));
-        if any_negative(room(&this.floors, now).map(i64::wrapping_neg)) {
-            self.sink(counting, figures_of(pool, block));
-        }
-        store(&this.now, now);
+        add(&self.pool(pool).freed, block, Ordering::Relaxed);
     }
 
-    #[cold]
-    #[inline(never)]
-    fn sink(&self, Counting { counter, cells }: &Counting, block: Figures) {
-        if !self.publishes() {
-            self.set_most(self.most());
-        } else if !(counter.is_alone(self) && counter.try_alone(cells)) {
-            self.publish(counter, self.now().minus(block));
-        }
-    }
-
-    /// Changes figures of a pool by these, and what is pending.
-    fn change(&self, counter: &Inner, pool: PoolSize, by: [i64; 3], pending: [i64; 2]) {
+    fn request_free(&self, pool: PoolSize, block: [i64; 2]) {
         self.touched.touch();
-        let most = self.most();
-        let this = self.pool_and_other(pool).0;
-        store(&this.now, sum(&this.now, by));
-        store(&this.pending, sum(&this.pending, pending));
-        match self.publishes() {
-            true => self.publish(counter, self.now()),
-            false => self.set_most(most),
-        }
+        let [all, limits @ ..] = &self.limits;
+        // The block stays active, and what is active may not rise for its being freed.
+        let less = block.map(i64::wrapping_neg);
+        add(all, less, Ordering::Relaxed);
+        add(&limits[pool as usize], less, Ordering::Relaxed);
+        add(&self.pool(pool).freed, block, Ordering::Relaxed);
+        // Release: whoever sees that the block is still active sees that it was freed.
+        add(&self.pool(pool).deferred, block, Ordering::Release);
     }
 
-    /// Counts on in the concurrent tier. For whoever may write the cells; so for all below.
-    pub(super) fn begin_publishing(&self, counter: &Inner) {
-        self.publishes.store(true, Ordering::Relaxed);
-        self.publish(counter, self.now());
-    }
-
-    /// Counts on alone: no peak rises up to `most`.
-    pub(super) fn begin_alone(&self, most: Figures) {
-        self.publishes.store(false, Ordering::Relaxed);
-        self.set_most(most);
-    }
-
-    fn publish(&self, counter: &Inner, now: Figures) {
-        let quantum = counter.quantum();
-        self.publish_as(counter, now, now.behind(quantum, self.published.load()), quantum);
-    }
-
-    fn publish_as(&self, counter: &Inner, now: Figures, published: Figures, quantum: Figures) {
-        counter.publish(self, published);
-        self.set_limits(now, published.plus(quantum).minus(now), now.minus(published));
-    }
-
-    fn set_most(&self, most: Figures) {
-        self.most.store(most);
-        let now = self.now();
-        self.set_limits(now, most.minus(now), Figures([[UNLIMITED; 5]; 3]));
-    }
-
-    /// Figures may rise by `up` and fall by `down`.
-    fn set_limits(&self, now: Figures, up: Figures, down: Figures) {
-        let [all, limits @ ..] = now.moved_by(up);
-        let [_, floors @ ..] = now.moved_by(Figures::default().minus(down));
-        store(&self.limits, all);
-        for (pool, (limit, floor)) in self.pools.iter().zip(limits.into_iter().zip(floors)) {
-            store(&pool.limits, limit);
-            store(&pool.floors, floor);
-        }
-    }
-
-    /// Takes the activity away once nobody counts; whether that had to be waited for.
-    pub(super) fn deactivate(&self) -> bool {
-        let mut tries = 0;
-        while !self.try_deactivate() {
-            wait_a_moment(&mut tries);
-        }
-        tries > 0
-    }
-
-    /// As [`Cells::deactivate`], unless somebody counts.
-    pub(super) fn try_deactivate(&self) -> bool {
-        let left = |now| (now & HELD == 0).then_some(now & !ACTIVE);
-        // Acquire: what was counted is seen.
-        self.lock.fetch_update(Ordering::Acquire, Ordering::Relaxed, left).is_ok()
-    }
-
-    fn publishes(&self) -> bool {
-        self.publishes.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn most(&self) -> Figures {
-        self.most.load().max(self.now())
+    fn complete_free(&self, pool: PoolSize, block: [i64; 2], requested: i64) {
+        self.touched.touch();
+        add(&self.pool(pool).freed, [0, 0, requested], Ordering::Relaxed);
+        add(&self.pool(pool).completed, block, Ordering::Relaxed);
     }
 
     /// What there is. It may be negative: blocks may be given back in another shard.
     pub(super) fn now(&self) -> Figures {
-        let [small, large] = self.pools.each_ref().map(|pool| {
-            let ([blocks, bytes, requested], [pending, pending_bytes]) =
-                (load(&pool.now), load(&pool.pending));
-            [blocks, bytes, blocks.wrapping_add(pending), bytes.wrapping_add(pending_bytes), requested]
-        });
-        Figures::of(small, large)
+        self.added().minus(self.taken())
     }
 
     /// All that was ever allocated. A block is active as soon as it is.
     pub(super) fn allocated(&self) -> Figures {
-        let [small, large]: [Row; 2] = self.pools.each_ref().map(|pool| {
-            let [blocks, bytes, requested] = load(&pool.allocated);
-            [blocks, bytes, blocks, bytes, requested]
-        });
+        self.figures(|pool| row(load(&pool.allocated), [0; 2]))
+    }
+
+    /// What was added to each figure. A block that is freed while a stream uses it becomes active once more: that is taken away with the
+    /// free, too.
+    pub(super) fn added(&self) -> Figures {
+        self.figures(|pool| row(load(&pool.allocated), load(&pool.deferred)))
+    }
+
+    /// What was taken away from each figure.
+    pub(super) fn taken(&self) -> Figures {
+        self.figures(|pool| row(load(&pool.freed), load(&pool.completed)))
+    }
+
+    fn figures(&self, of: impl Fn(&Pool) -> Row) -> Figures {
+        let [small, large] = self.pools.each_ref().map(of);
         Figures::of(small, large)
     }
 
-    #[inline]
-    fn pool_and_other(&self, pool: PoolSize) -> (&Pool, &Pool) {
+    #[inline(always)]
+    fn pool(&self, pool: PoolSize) -> &Pool {
         let [small, large] = &self.pools;
         match pool {
-            PoolSize::Small => (small, large),
-            PoolSize::Large => (large, small),
+            PoolSize::Small => small,
+            PoolSize::Large => large,
         }
     }
+}
+
+/// A row of blocks, bytes and requested bytes, of which so many more blocks and bytes are active.
+fn row([blocks, bytes, requested]: [i64; 3], [more, more_bytes]: [i64; 2]) -> Row {
+    [blocks, bytes, blocks.wrapping_add(more), bytes.wrapping_add(more_bytes), requested]
 }
 
 fn figures_of<const N: usize>(pool: PoolSize, block: [i64; N]) -> Figures {
     Figures::of_block(pool, block[1], if N > 2 { block[2] } else { 0 })
 }
 
-#[inline]
+/// Acquire: see [`Cells::allocate`].
+#[inline(always)]
 fn load<const N: usize>(cells: &[AtomicI64; N]) -> [i64; N] {
-    cells.each_ref().map(|cell| cell.load(Ordering::Relaxed))
+    cells.each_ref().map(|cell| cell.load(Ordering::Acquire))
 }
 
-#[inline]
-fn store<const N: usize, const M: usize>(cells: &[AtomicI64; M], values: [i64; N]) {
+#[inline(always)]
+fn store<const N: usize, const M: usize>(cells: &[AtomicI64; M], values: [i64; N], ordering: Ordering) {
     for (cell, value) in cells.iter().zip(values) {
-        cell.store(value, Ordering::Relaxed);
+        cell.store(value, ordering);
     }
 }
 
-/// What the first cells have, and so much more.
-#[inline]
-fn sum<const N: usize, const M: usize>(cells: &[AtomicI64; M], values: [i64; N]) -> [i64; N] {
-    std::array::from_fn(|at| values[at].wrapping_add(cells[at].load(Ordering::Relaxed)))
+/// Nobody else writes them.
+#[inline(always)]
+fn add<const N: usize, const M: usize>(cells: &[AtomicI64; M], values: [i64; N], ordering: Ordering) {
+    for (cell, value) in cells.iter().zip(values) {
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(value), ordering);
+    }
+}
+
+#[inline(always)]
+fn plus<const N: usize>(values: [i64; N], more: [i64; N]) -> [i64; N] {
+    std::array::from_fn(|at| values[at].wrapping_add(more[at]))
 }
 
 /// By how much values are below what the first cells have.
-#[inline]
+#[inline(always)]
 fn room<const N: usize>(limits: &[AtomicI64; 3], values: [i64; N]) -> [i64; N] {
     std::array::from_fn(|at| limits[at].load(Ordering::Relaxed).wrapping_sub(values[at]))
 }
 
-#[inline]
+#[inline(always)]
 fn any_negative<const N: usize>(values: [i64; N]) -> bool {
     values.into_iter().fold(0, |all, value| all | value) < 0
 }

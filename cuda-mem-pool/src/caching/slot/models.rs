@@ -105,8 +105,9 @@ fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
     loom::model(|| {
         let counter = PeakCounter::default();
         let heap = || CountedCell::new(counter.shard(), StreamHeap::with_free(BASE, SLAB));
-        let heaps = Arc::new([(); 2].map(|()| (heap(), RemoteFrees::new())));
-        let allocate = |heaps: &[(CountedCell<StreamHeap>, RemoteFrees); 2], own: usize| {
+        // The model checker's threads have small stacks.
+        let heaps = Arc::new([(); 2].map(|()| Box::new((heap(), RemoteFrees::new()))));
+        let allocate = |heaps: &[Box<(CountedCell<StreamHeap>, RemoteFrees)>; 2], own: usize| {
             let drain = |of: usize, heap: &mut StreamHeap, counting: &Counting| {
                 heaps[of].1.drain(|number| Shared::put_back(heap, counting, number));
             };
@@ -134,7 +135,7 @@ fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
         assert!(heaps[1].1.pusher().push(two.number.0).is_ok());
         allocate(&heaps, 0);
         other.join().unwrap();
-        for (heap, remote) in &*heaps {
+        for (heap, remote) in heaps.iter().map(|heap| &**heap) {
             heap.with(|heap, counting| remote.drain(|number| Shared::put_back(heap, counting, number)));
         }
         let active = [counter.active_bytes(), counter.peak_active_bytes()].map(|bytes| bytes / SIZE);

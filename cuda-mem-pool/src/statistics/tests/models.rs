@@ -43,8 +43,8 @@ fn who_has_a_shard_sees_what_the_last_one_did() {
     }
 }
 
-/// The activity moves in whatever order, all is counted, and the peak is that of an order there may have been: a block that was freed
-/// before is not in it. The first overlap leads to the concurrent tier here, whose quantum is 2.
+/// Whoever looks first, all is counted, and the peak is that of an order there may have been: a block that was freed
+/// before is not in it. The first overlap has limits be as far above as a quantum here, which is 2.
 #[test]
 fn a_block_that_was_freed_before_is_not_in_the_peak() {
     loom::model(|| {
@@ -98,7 +98,7 @@ fn a_block_that_was_there_before_is_in_the_peak() {
     });
 }
 
-/// Each has its own shard when it asks for the activity: neither waits for ever.
+/// Each has its own shard when it stops the other one: neither waits for ever.
 #[test]
 fn two_that_ask_at_a_time_both_get_it() {
     loom::model(|| {
@@ -127,7 +127,7 @@ fn two_that_ask_at_a_time_both_get_it() {
 fn one_goes_on_alone_while_another_counts() {
     loom::model(|| {
         let counter = PeakCounter::default();
-        counter.be_concurrent();
+        counter.be_shared();
         let (mine, other) = (counter.shard(), counter.shard());
         mine.hold().allocate(SMALL, 16, 16);
         let thread = thread::spawn(move || {
