@@ -168,6 +168,10 @@ impl Pending {
         used.into_iter().chain(freed).collect()
     }
 
+    pub(super) fn has_freed(&self) -> bool {
+        !lock(&self.freed).is_empty()
+    }
+
     /// The addresses of all freed blocks.
     pub(super) fn freed(&self) -> HashSet<u64> {
         lock(&self.freed).iter().map(|waiting| waiting.block.address).collect()

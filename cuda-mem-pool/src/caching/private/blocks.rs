@@ -248,7 +248,7 @@ impl<'s> PrivatePools<'s> {
 
     /// Completes the frees whose uses are over, but for pools that a graph may be captured from now.
     pub(in crate::caching) fn poll(self) {
-        if self.private.pending.freed().is_empty() {
+        if !self.private.pending.has_freed() {
             return;
         }
         let capturing = self.capturing();
