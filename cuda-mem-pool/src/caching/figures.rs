@@ -339,8 +339,8 @@ impl DeviceCache {
                 own = largest;
             }
             if bytes > 0 {
-                let stream = Some(other.stream_id());
-                cached.push(CachedMemory { pool: MempoolId::NONE, stream, bytes, largest });
+                let (stream, handle) = (Some(other.stream_id()), other.handle());
+                cached.push(CachedMemory { pool: MempoolId::NONE, stream, handle, bytes, largest });
             }
         }
         let (limit, reserved, pinned) = (self.limit(), self.figures.reserved(), source.pinned());

@@ -51,6 +51,8 @@ pub struct CachedMemory {
     pub pool: MempoolId,
     /// Of the default pool, the stream whose part it is.
     pub stream: Option<StreamId>,
+    /// The stream's handle, by which the text names it; 0 without a stream.
+    pub handle: u64,
     /// The bytes that are in no block.
     pub bytes: usize,
     /// The longest piece without a gap.
@@ -219,7 +221,8 @@ impl fmt::Display for OutOfMemoryReport {
 impl fmt::Display for CachedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.stream {
-            Some(stream) => write!(f, "stream {}", stream.as_raw())?,
+            Some(_) => write!(f, "stream {:#x}", self.handle)?,
+            None if self.pool == MempoolId::NONE => f.write_str("streams that have ended")?,
             None => write!(f, "private pool {}", self.pool)?,
         }
         write!(f, ": {}, the longest piece {}", bytes_of(self.bytes), bytes_of(self.largest))

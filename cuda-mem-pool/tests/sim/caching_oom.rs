@@ -93,7 +93,7 @@ fn two_gib_on_a_full_device_of_four() {
                 "free of 4.00 GiB",
                 "in blocks in use",
                 "in freed blocks that streams still use",
-                &format!("stream {}: ", one.id().as_raw()),
+                &format!("stream {:#x}: ", one.as_raw().addr()),
                 "Pins keep",
                 "The largest block that would have fitted",
                 "the device is not known",

@@ -25,7 +25,6 @@ use self::graph::Captures;
 use self::memory::SegmentMemory;
 use super::pending::Pending;
 use super::shared::DeviceCache;
-use super::slot::StreamSlot;
 use crate::engine::segments::{Block, PoolTable, Segment};
 use crate::error::{CachedMemory, PoolError, Result};
 use crate::mempool_id::MempoolId;
@@ -273,15 +272,19 @@ impl PrivatePools<'_> {
         let state = lock(&self.private.state);
         let mut all = BTreeMap::<_, (usize, usize)>::new();
         for (pool, segment) in state.segments() {
-            let of = || self.shared.streams.slot_of(segment.stream).map(StreamSlot::stream_id);
-            let stream = if pool == MempoolId::NONE { of() } else { None };
+            let of = || self.shared.streams.slot_of(segment.stream);
+            let slot = if pool == MempoolId::NONE { of() } else { None };
+            let named = slot.map(|slot| (slot.stream_id(), slot.handle()));
             let is_asleep = state.pools.get(pool).is_ok_and(|pool| pool.is_asleep);
             for block in segment.blocks().filter(|block| !is_asleep && block.state == BlockState::Inactive) {
-                let (bytes, largest) = all.entry((pool, stream)).or_default();
+                let (bytes, largest) = all.entry((pool, named)).or_default();
                 (*bytes, *largest) = (*bytes + block.size as usize, (*largest).max(block.size as usize));
             }
         }
-        let cached = |((pool, stream), (bytes, largest))| CachedMemory { pool, stream, bytes, largest };
-        all.into_iter().map(cached).collect()
+        let cached = all.into_iter().map(|((pool, named), (bytes, largest))| {
+            let (stream, handle) = named.unzip();
+            CachedMemory { pool, stream, handle: handle.unwrap_or(0), bytes, largest }
+        });
+        cached.collect()
     }
 }
