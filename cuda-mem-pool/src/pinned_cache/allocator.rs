@@ -73,7 +73,7 @@ impl PinnedCachingAllocator {
     ///
     /// A block of this size that the calling thread has freed is taken without waiting or a driver call. Otherwise blocks whose streams
     /// are done come back, and memory is pinned only if nothing free fits. When the system has no more, free memory is given
-    /// back first, for which the driver waits for all work of the context.
+    /// back first, for which the driver waits for all work of the context, and the host waits for the streams that still use freed blocks.
     ///
     /// # Errors
     ///

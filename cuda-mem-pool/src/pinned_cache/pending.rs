@@ -48,6 +48,11 @@ impl Pending {
         over.into_iter().map(unused).collect()
     }
 
+    /// The points that blocks wait for; of a block that waits for a capture there are none.
+    pub(super) fn points(&self) -> Vec<UsePoint> {
+        lock(&self.0).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
+    }
+
     /// All blocks, with their uses. Nobody polls any more.
     pub(super) fn drain(&self) -> Vec<FreeBlock> {
         std::mem::take(&mut *lock(&self.0)).into_iter().map(|waiting| waiting.block).collect()

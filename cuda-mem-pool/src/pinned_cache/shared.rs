@@ -159,6 +159,18 @@ impl Shared {
         }
     }
 
+    /// Has the host wait for the streams that still use freed blocks, but for what they capture. Whether there are any such blocks.
+    fn wait_for_uses(&self) -> bool {
+        // Another thread that looks has them until it is done.
+        let looking = lock(&self.looking);
+        let points = self.pending.points();
+        drop(looking);
+        // A point that cannot be asked may be a capture's. Whatever a wait says, the next look finds out what has ended.
+        let busy = points.iter().filter(|point| matches!(point.is_reached(), Ok(false)));
+        busy.for_each(|point| _ = point.wait());
+        !points.is_empty()
+    }
+
     /// Takes the blocks that threads keep for themselves back. A thread that does so meanwhile waits until they are where it finds them.
     pub(super) fn flush_caches(&self) {
         let caches = lock(&self.caches);
@@ -255,20 +267,30 @@ impl Shared {
                 return Ok(block);
             }
         }
-        let segment = match self.pin(arena, heap::segment_for(size, self.figures.held()), requested) {
-            Err(Error::OutOfMemory { .. }) => {
-                self.trim_to(0);
-                // Blocks that streams used have come back while the driver waited for all work.
-                self.trim_to(0);
+        let mut pinned = self.pin(arena, heap::segment_for(size, self.figures.held()), requested);
+        let needed = size.next_multiple_of(classes::PAGE);
+        // Nothing helps with what is larger than the limit.
+        let may_help = self.options.max_bytes.is_none_or(|most| needed <= most);
+        for waits in [false, true] {
+            let is_full = may_help && matches!(pinned, Err(Error::OutOfMemory { .. }));
+            if !is_full || (waits && !self.wait_for_uses()) {
+                break;
+            }
+            self.poll(true);
+            for _ in 0..2 {
                 if let Some(block) = arena.take(size) {
                     return Ok(block);
                 }
-                // The second and last try: no more than is needed.
-                self.pin(arena, size.next_multiple_of(classes::PAGE), requested)?
+                // Blocks that streams used come back while the driver waits for all work.
+                self.trim_to(0);
             }
-            pinned => pinned?,
-        };
-        arena.add_and_take(segment, size).ok_or(Error::TooManyBlocks)
+            if let Some(block) = arena.take(size) {
+                return Ok(block);
+            }
+            // No more than is needed.
+            pinned = self.pin(arena, needed, requested);
+        }
+        arena.add_and_take(pinned?, size).ok_or(Error::TooManyBlocks)
     }
 
     /// Pins a segment for `requested` bytes. Calls the driver.

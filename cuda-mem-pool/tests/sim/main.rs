@@ -34,6 +34,7 @@ mod interrupted;
 mod left_streams;
 mod machines;
 mod pinned_cache;
+mod pinned_cache_full;
 mod pinned_cache_model;
 mod pinned_cache_resource;
 mod pinned_cache_soak;
