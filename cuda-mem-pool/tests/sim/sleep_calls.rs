@@ -270,6 +270,36 @@ fn a_tag_s_own_pool_is_neither_released_nor_routed_by_its_name() {
 }
 
 #[test]
+fn what_was_prepared_for_a_sleep_that_fails_serves_the_next_one() {
+    on_simulator(|sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let stream = Stream::new(context).unwrap();
+        let tags = ["weights", "kv", "graphs"].map(|name| allocator.tag(name).unwrap());
+        let blocks = tags.each_ref().map(|tag| allocate_in(tag, &allocator, 4 * MIB, &stream));
+        // The last one has nothing prepared.
+        tags[..2].iter().for_each(|tag| assert_eq!(tag.prepare().unwrap(), 4 * MIB));
+        let backups = || tags.each_ref().map(|tag| tag.state().backup_bytes);
+        let before = backups();
+        assert_eq!(before, [4 * MIB, 4 * MIB, 0]);
+        for (function, nth) in [("cuMemcpyAsync", 1), ("cuMemcpyAsync", 3), ("cuMemHostRegister", 1)] {
+            sim.fail_call(function, nth, CUresult::CUDA_ERROR_UNKNOWN);
+            // SAFETY: the test queues nothing that uses what sleeps.
+            let refused = unsafe { Tag::sleep(&tags.each_ref(), Backup::Pinned) };
+            sim.clear_faults();
+            assert!(refused.is_err(), "{function}: {refused:?}");
+            assert_eq!(backups(), before, "{function}");
+        }
+        sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        assert_eq!(sleep(&tags[0], Backup::Pinned).saved, 4 * MIB);
+        sim.clear_faults();
+        assert_eq!(tags[1].release_backup().unwrap(), 4 * MIB);
+        assert_eq!(backups(), [4 * MIB, 0, 0]);
+        Tag::wake(&[&tags[0]], Restore::Backup).unwrap();
+        blocks.into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
+#[test]
 fn a_pool_that_is_given_to_its_tag_again_is_saved_once() {
     on_simulator(|_, context| {
         let (allocator, tag, id, stream) = weights_and_old_name(context);

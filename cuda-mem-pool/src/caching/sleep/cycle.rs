@@ -100,8 +100,7 @@ impl Tag {
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
             // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the waits above.
-            let saved = unsafe { save_all(&shared.context, &cycles, &plans) }?;
-            cycles.iter().zip(saved).for_each(|(cycle, backup)| lock(&cycle.tag.backups).extend(backup));
+            unsafe { save_all(&shared.context, &cycles, &plans) }?;
             slept.saved = plans.iter().map(Plan::saved_bytes).sum();
         }
         // From here on what fails is told.
@@ -335,32 +334,33 @@ impl TagShared {
     }
 }
 
-/// Copies what is live of each plan; none where nothing is. What was saved when a tag was put to sleep before stays. After an error the tags
-/// are as they were.
+/// Copies what is live of each plan to host memory that its tag keeps. What was saved when a tag was put to sleep before stays. After an error
+/// the tags are as they were, but for memory that was kept for this and was too small.
 ///
 /// # Safety
 ///
 /// The segments are awake, and have their memory until this has returned.
-unsafe fn save_all(
-    context: &Context,
-    cycles: &[Cycle<'_>],
-    plans: &[Plan],
-) -> Result<Vec<Option<BackupMemory>>> {
+unsafe fn save_all(context: &Context, cycles: &[Cycle<'_>], plans: &[Plan]) -> Result<()> {
     let stream = Stream::new(context)?;
-    let save = |(cycle, plan): (&Cycle<'_>, &Plan)| {
+    let mut backups = Vec::new();
+    let mut each = cycles.iter().zip(plans).filter(|(_, plan)| plan.saved_bytes() > 0);
+    let saved: Result<()> = each.try_for_each(|(cycle, plan)| {
         let bytes = plan.saved_bytes();
-        if bytes == 0 {
-            return Ok(None);
-        }
         let spare = lock(&cycle.tag.backups).pop_if(|last| last.ranges.is_empty());
         let spare = spare.filter(|spare| spare.bytes() >= bytes);
+        let was_spare = spare.is_some();
         let mut backup = spare.map_or_else(|| BackupMemory::new(context, bytes), Ok)?;
         // SAFETY: the caller's promise; `end_copies` waits, whatever failed.
-        unsafe { backup.save(&plan.saved, &stream) }?;
-        Ok(Some(backup))
-    };
-    let saved = cycles.iter().zip(plans).map(save).collect();
-    end_copies(cycles, &stream)?;
+        let saved = unsafe { backup.save(&plan.saved, &stream) };
+        backups.push((cycle.tag, backup, was_spare));
+        saved
+    });
+    let saved = end_copies(cycles, &stream).map_err(Error::from).and(saved);
+    for (tag, backup, was_spare) in backups {
+        let kept = if saved.is_ok() { Some(backup) } else { was_spare.then(|| backup.emptied()) };
+        // What is not kept is dropped by now: the program may be called then, so without the lock.
+        lock(&tag.backups).extend(kept);
+    }
     saved
 }
 
