@@ -17,7 +17,7 @@ use cuda_mem_sys::CUdeviceptr;
 use super::words::Page;
 use crate::driver::deferred::Release;
 use crate::driver::{Driver, Event, lock, refusal_in_host_function};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::stream::idle::{Awaited, WhenIdle};
 use crate::stream::{Stream, StreamId};
@@ -221,18 +221,12 @@ pub(super) trait LineWords: Send + Sync + 'static {
 /// for: what waits to be released goes on with it then.
 pub(super) fn let_go<W: LineWords>(words: &mut Arc<W>) {
     let Some(own) = Arc::get_mut(words) else { return };
-    // In a host function, whose stream may be one of theirs: it goes on behind that function. The words' own release leaks them.
-    if refusal_in_host_function(own.driver()).is_some() {
-        return;
-    }
     let mut pause = Duration::from_micros(10);
-    loop {
+    // In a host function, whose stream may be one of theirs, no use can be asked about: that stream goes on behind the function.
+    while refusal_in_host_function(own.driver()).is_none() {
         match own.uses().have_passed() {
             Ok(false) => {}
-            Err(error) if error.may_pass() => {
-                let (driver, uses) = (own.driver(), std::mem::take(own.uses()));
-                return driver.release_or_defer(LettingGo { words: Arc::clone(words), uses });
-            }
+            Err(error) if error.may_pass() => break,
             // After any other error the words' own release waits.
             Ok(true) | Err(_) => return,
         }
@@ -240,6 +234,8 @@ pub(super) fn let_go<W: LineWords>(words: &mut Arc<W>) {
         pause = (pause * 2).min(Duration::from_millis(1));
         own.poison();
     }
+    let (driver, uses) = (own.driver(), std::mem::take(own.uses()));
+    driver.release_or_defer(LettingGo { words: Arc::clone(words), uses });
 }
 
 /// Words whose owner is gone, until their uses are over.
@@ -251,6 +247,9 @@ struct LettingGo<W> {
 impl<W: LineWords> Release for LettingGo<W> {
     fn release(&mut self, _waits: bool) -> Result<()> {
         self.words.poison();
+        if refusal_in_host_function(self.words.driver()).is_some() {
+            return Err(Error::Timeout(Duration::ZERO));
+        }
         // Not waited for: between the poison and the wait a writer may move the word back.
         self.uses.expect_over()
     }
