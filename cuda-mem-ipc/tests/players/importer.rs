@@ -43,6 +43,13 @@ impl TestImporter {
         self.link().take()
     }
 
+    /// Has the system refuse to receive a message, or receive again.
+    #[cfg(test)]
+    pub(in crate::shared) fn refuse_messages(&self, are_refused: bool) {
+        let reason = are_refused.then_some(rustix::io::Errno::NOMEM);
+        crate::transport::refuse(&self.link().connection, reason);
+    }
+
     /// What whoever found nothing sleeps on; none if there is something.
     pub(in crate::shared) fn lies_down(&self) -> Option<u32> {
         let position = lock(&self.link().entries).position();

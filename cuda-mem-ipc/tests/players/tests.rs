@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::Error;
+use crate::shared::exporter::played::TestExporter;
 use crate::shared::importer::played::TestImporter;
 use crate::shared::wire::{FIRST_OF_RING, HandOver, Message, Place, Point, SLOTS, Segment};
 use crate::shared::{heard, say};
@@ -66,6 +67,30 @@ fn an_exporter_that_talks_on_keeps_no_receiver() {
         let said = said.into_inner();
         assert!(said < MOST, "{said}");
     }
+}
+
+/// The system has no memory to receive messages with, for a while.
+#[test]
+fn a_buffer_whose_segment_is_not_heard_of_yet_goes_back_and_the_next_one_comes() {
+    let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let options = SharedPoolOptions { kind: MemoryKind::Device, segment_bytes: SEGMENT };
+    let buffer = SharedPool::new(&context, &options).unwrap().allocate(SEGMENT, &stream).unwrap();
+    let (exporter, importer) = ends(
+        |here| TestExporter::new(&context, here, true, LIMIT.into()).unwrap(),
+        |there| TestImporter::new(&context, there, LIMIT.into()).unwrap(),
+    );
+    exporter.hand_over((&buffer).into(), &stream).unwrap();
+    importer.refuse_messages(true);
+    let refused = importer.receive();
+    assert!(matches!(refused, Err(Error::System { .. })), "{refused:?}");
+    importer.refuse_messages(false);
+    exporter.serve().unwrap();
+    assert!(exporter.leases().is_empty(), "it has gone back");
+    exporter.hand_over((&buffer).into(), &stream).unwrap();
+    drop(importer.receive().unwrap());
+    exporter.end();
+    importer.end();
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {

@@ -301,8 +301,7 @@ impl Inner {
 
     fn grow(&self, number: u64, len: usize) -> Result<Arc<OwnSegment>> {
         self.make_room::<Segment>(number)?;
-        let bytes = self.options.segment_bytes.max(len);
-        let pads = self.options.segment_allocations;
+        let (bytes, pads) = (self.options.segment_bytes.max(len), self.options.segment_allocations);
         let (segment, info, memory) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads)?;
         self.announce(message::SEGMENT, info.as_bytes(), memory.as_fd())?;
         Ok(Arc::new(segment))
