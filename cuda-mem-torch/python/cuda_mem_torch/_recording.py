@@ -67,9 +67,9 @@ def record(
 
     Works with PyTorch's own allocator and with this one. ``stacks`` is PyTorch's: ``"python"``, or ``"all"`` with those of C++, which
     takes much longer. A recording that runs already goes on as it is. Ranks of ``torchrun`` write a page each, ``run-rank0.html`` and so on.
-    In a notebook, what ``with ... as page`` gives shows the page.
+    In a notebook, what ``with ... as page`` gives shows the page. Raises ``ValueError`` if there is no folder for it.
     """
-    page = _drawing.Page(_of_rank(path, os.environ))
+    page = _page(path)
     torch = pytorch()
     started = start(torch, max_entries, stacks)
     try:
@@ -133,15 +133,23 @@ def on_oom(
         cuda_mem_torch.on_oom("oom.html")
 
     Works with PyTorch's own allocator and with this one. It records the history from now on, for the stacks. Ranks of
-    ``torchrun`` write a page each, ``oom-rank0.html`` and so on. ``None`` ends it.
+    ``torchrun`` write a page each, ``oom-rank0.html`` and so on. ``None`` ends it. Raises ``ValueError`` if there is no folder for the page.
     """
     if path is None:
         _out_of_memory.page = None
         return
-    page = _drawing.Page(_of_rank(path, os.environ))
+    page = _page(path)
     torch = pytorch()
     _out_of_memory.attach(torch, max_entries, stacks)
     _out_of_memory.page = page
+
+
+def _page(path: str | os.PathLike[str]) -> _drawing.Page:
+    """Where this process's page goes. A folder that is missing would otherwise show when the page is written, behind all of the work."""
+    page = _drawing.Page(_of_rank(path, os.environ))
+    if not os.path.isdir(page.path.parent):
+        raise ValueError(f"there is no folder {page.path.parent} for the page")
+    return page
 
 
 def _of_rank(path: str | os.PathLike[str], environment: Any) -> str | os.PathLike[str]:

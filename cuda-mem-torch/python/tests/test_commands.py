@@ -494,11 +494,21 @@ class Recording(InAFolder):
 
     def test_a_page_that_cannot_be_written_hides_no_error(self):
         nowhere = self.folder / "nowhere" / "run.html"
+        nowhere.parent.mkdir()
         with self.assertRaisesRegex(ValueError, "nowhere"), cuda_mem_torch.record(nowhere):
-            pass
+            nowhere.parent.rmdir()
+        nowhere.parent.mkdir()
         with self.assertRaises(KeyError), self.assertLogs("cuda_mem_torch", "WARNING"), cuda_mem_torch.record(nowhere):
+            nowhere.parent.rmdir()
             raise KeyError
         self.assertEqual(self.history, [])
+
+    def test_a_folder_that_is_missing_is_named_at_once(self):
+        nowhere = self.folder / "nowhere"
+        for call in (cuda_mem_torch.on_oom, lambda path: cuda_mem_torch.record(path).__enter__()):
+            with self.assertRaisesRegex(ValueError, f"there is no folder {nowhere} for the page"):
+                call(nowhere / "page.html")
+        self.assertEqual((self.history, self.observers, _recording._out_of_memory.page), ([], [], None))
 
     def test_a_page_is_written_when_memory_runs_out(self):
         path = self.folder / "oom.html"
@@ -514,7 +524,10 @@ class Recording(InAFolder):
         self.assertEqual(said.getvalue(), f"cuda_mem_torch: GPU 0 ran out of memory at a request of 3.00 GiB; who holds it: {path}\n")
 
     def test_an_observer_never_raises(self):
-        cuda_mem_torch.on_oom(self.folder / "nowhere" / "oom.html")
+        nowhere = self.folder / "nowhere"
+        nowhere.mkdir()
+        cuda_mem_torch.on_oom(nowhere / "oom.html")
+        nowhere.rmdir()
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             self.observers[0](0, 1, 2, 3)
