@@ -76,7 +76,7 @@ def _names(text: str) -> list[str]:
 def program_of(words: list[str]) -> list[str]:
     """The program as the child takes it: without what parts it from the options, and without the interpreter."""
     words = words[1:] if words[:1] == ["--"] else words
-    if words and re.fullmatch(r"python[\d.]*t?", Path(words[0]).name):
+    if words and re.fullmatch(r"python[\d.]*[dt]*(-dbg)?", Path(words[0]).name):
         words = words[1:]
     if not words or words == ["-m"]:
         raise ValueError("no program is named: compare -- train.py, or compare -- -m MODULE")

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cuda_mem_torch._install import Enabled
+
 OURS = "cuda-mem"
 
 # Steps that are not timed: they compile, choose kernels, and get memory for the first time.
@@ -99,6 +101,13 @@ class Figures:
         return {**sums, "reserved_of": reserved, "retries": self._counts[0], "failed": self._counts[1]}
 
 
+class NotEnabled(Enabled):
+    """What a program gets from ``enable()`` in a run with another allocator."""
+
+    def __repr__(self) -> str:
+        return f"<cuda_mem_torch {self.version} is not enabled: this run is with another allocator>"
+
+
 def _limit(torch: ModuleType, limits: list[int]) -> None:
     for device, bytes in enumerate(limits):
         # A device that the program does not use gets no context here.
@@ -146,11 +155,13 @@ def main(order: dict[str, Any], program: list[str]) -> None:
         cuda_mem_torch.enable()
     else:
         # A program may call it itself; its row would have the figures of another allocator.
-        setattr(cuda_mem_torch, "enable", lambda **_options: None)
+        told = cuda_mem_torch.__version__, torch.__version__, torch.version.cuda
+        setattr(cuda_mem_torch, "enable", lambda **_options: NotEnabled(*told, late=torch.cuda.is_initialized(), settings=""))
+    # Both as soon as the program initialises CUDA, and no sooner: it may fork before, or choose among the devices.
     if order["limit"]:
-        _limit(torch, order["limit"])
+        torch.cuda._lazy_call(lambda: _limit(torch, order["limit"]))
     if order["record"]:
-        _recording.start(torch, _ENTRIES, "python")
+        torch.cuda._lazy_call(lambda: _recording.start(torch, _ENTRIES, "python"))
     figures, steps, begun = Figures(torch), Steps(torch, order["steps"]), time.perf_counter()
     own = os.getpid()
     end, text = _end_of(torch, program)
@@ -165,6 +176,8 @@ def main(order: dict[str, Any], program: list[str]) -> None:
         result["seconds_a_step"] = steps.seconds_a_step()
     result.update(figures.read(), seconds=time.perf_counter() - begun, torch=torch.__version__)
     if order["record"]:
+        # A program that has not initialised it leaves a snapshot too.
+        torch.cuda.init()
         torch.cuda.memory._dump_snapshot(order["record"])
     Path(order["out"]).write_text(json.dumps(result))
 

@@ -236,10 +236,12 @@ def empty(size):
             os._exit(9)
         raise
 
+assert not torch.cuda.is_initialized(), "it may fork yet"
 optimizer, other = Optimizer(), Optimizer()
 if "enable" in sys.argv:
     import cuda_mem_torch
-    cuda_mem_torch.enable(max_split_size_mb=100)
+    said = cuda_mem_torch.enable(max_split_size_mb=100)
+    assert isinstance(said, cuda_mem_torch.Enabled) and "is not enabled" in str(said) and said.torch == torch.__version__
     assert not cuda_mem_torch.is_enabled()
 kept = [empty(100 << 20)]
 for step in range(int(sys.argv[1])):
@@ -412,7 +414,8 @@ class Compare(InAFolder):
         self.assertIn("accepted: native, expandable, cuda-mem", command("compare", "--allocators", "mine", "--", __file__, code=2))
         for seconds in ("0", "-1", "nan", "inf", "soon"):
             self.assertIn(f"{seconds!r} is no number of seconds above 0", command("compare", f"--timeout={seconds}", "--", __file__, code=2))
-        self.assertEqual(_command_compare.program_of(["--", "python3.11", "-m", "a.b", "-x"]), ["-m", "a.b", "-x"])
+        for interpreter in ("python", "python3.11", "python3.13t", "python3.13d", "python3-dbg", "/usr/bin/python3.11-dbg"):
+            self.assertEqual(_command_compare.program_of(["--", interpreter, "-m", "a.b", "-x"]), ["-m", "a.b", "-x"])
         # A script is no interpreter because its name begins with "python".
         (self.folder / "python_train.py").touch()
         program = [str(self.folder / "python_train.py"), __file__]

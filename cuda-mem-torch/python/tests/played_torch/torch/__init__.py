@@ -14,4 +14,5 @@ _C = types.SimpleNamespace(
 
 def empty(size):
     """Memory of as many bytes, until nobody has it."""
+    cuda.init()
     return cuda.memory.Block(size)
