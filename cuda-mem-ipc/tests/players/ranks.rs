@@ -1,5 +1,8 @@
 //! A rank that says what cannot be.
 
+#[path = "blame.rs"]
+mod blame;
+
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -274,9 +274,8 @@ impl Inner {
             return Err(Error::WrongDevice { group: self.state.group.clone(), device, accepted });
         }
         self.state.check()?;
-        let Some(len) = size.max(1).checked_next_multiple_of(GRANULE) else {
-            return Err(CoreError::TooLarge { count: size, size: 1 }.into());
-        };
+        let len = size.max(1).checked_next_multiple_of(GRANULE);
+        let len = len.ok_or(CoreError::TooLarge { count: size, size: 1 })?;
         let (_reports, mut making) = lock_over_calls(&self.making);
         self.state.expect_awake()?;
         let mut words = self.take_words()?;

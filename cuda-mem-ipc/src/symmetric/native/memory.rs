@@ -77,7 +77,7 @@ impl SymmetricMemory for NativeMemory {
         self.begin("barrier", stream, self.rank(), channel)?;
         let others = || (0..self.world_size()).filter(|&rank| rank != self.rank());
         if let Some(rank) = others().find(|&rank| self.view.group.inner.state.directory.has_left(rank)) {
-            return Err(Error::Left { rank });
+            return Err(self.view.group.inner.state.left(rank));
         }
         // Threads that meet on one channel do so one after the other, with the same order on all of its words.
         let (_reports, mut waited) = lock_over_calls(&self.view.allocation.words.waited);
@@ -129,7 +129,7 @@ impl NativeMemory {
     /// And whether the signal counts: an error may come from behind the write of its word.
     fn put(&self, stream: &Stream, to: usize, operation: Operation, channel: usize) -> (bool, Result<()>) {
         if self.view.group.inner.state.directory.has_left(to) {
-            return (false, Err(Error::Left { rank: to }));
+            return (false, Err(self.view.group.inner.state.left(to)));
         }
         let own = &self.view.allocation.words;
         let (piece, words) =
@@ -173,8 +173,7 @@ impl NativeMemory {
             Ok(true)
         };
         if !waiting().map_err(|error| self.explain(error, from))? {
-            self.check()?;
-            return Err(Error::Left { rank: from });
+            return Err(state.left(from));
         }
         waited.resize(waited.len().max(word + 1), 0);
         waited[word] = generation;

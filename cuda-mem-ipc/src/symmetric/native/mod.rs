@@ -251,7 +251,7 @@ unsafe impl Exchange for Group {
                 }
                 state.check()?;
                 if is_gone {
-                    return Err(Error::Left { rank });
+                    return Err(state.left(rank));
                 }
                 if deadline.has_passed() {
                     return Err(state.break_by(rank, Why::TimedOut));

@@ -168,7 +168,7 @@ impl Inner {
         match self.wait_for(rank, what, patience) {
             Err(Error::Missing { .. }) if may_fail => return Ok(true),
             Err(Error::Missing { .. }) => return Err(self.state.break_by(rank, Why::TimedOut)),
-            Ok(()) if self.state.directory.has_left(rank) => return Err(Error::Left { rank }),
+            Ok(()) if self.state.directory.has_left(rank) => return Err(self.state.left(rank)),
             waited => waited?,
         }
         self.map_ahead()?;

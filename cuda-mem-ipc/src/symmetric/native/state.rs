@@ -125,10 +125,12 @@ impl State {
     /// [`Error::Broken`] if any rank has found a rank to be at fault.
     pub(super) fn check(&self) -> Result<()> {
         let broken = self.broken.get().copied().or_else(|| self.directory.broken());
-        match broken {
-            None => Ok(()),
-            Some((rank, why)) => Err(Error::Broken { group: self.group.clone(), rank, why }),
-        }
+        broken.map_or(Ok(()), |(rank, why)| Err(Error::Broken { group: self.group.clone(), rank, why }))
+    }
+
+    /// The error for a rank that has left. It may have done so because the group is broken, by another one.
+    pub(super) fn left(&self, rank: usize) -> Error {
+        self.check().err().unwrap_or(Error::Left { rank })
     }
 
     pub(super) fn expect_awake(&self) -> Result<()> {
@@ -157,7 +159,7 @@ impl State {
     /// A message that all ranks have to get did not go to one of them.
     pub(super) fn unsent(&self, rank: usize, error: &TransportError) -> Error {
         let (rank, why) = match error {
-            _ if self.directory.has_left(rank) => return Error::Left { rank },
+            _ if self.directory.has_left(rank) => return self.left(rank),
             error if error.is_gone() => (rank, Why::Died),
             error if error.is_timeout() => (rank, Why::TimedOut),
             // The system refused this process: for other processes' descriptors that are under way, or for want of memory.
