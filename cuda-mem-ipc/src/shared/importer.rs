@@ -172,10 +172,9 @@ impl Importer {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] when none comes, one that [is gone](Error::is_gone) when none can come any more. When a segment could not be mapped,
-    /// its error, for each buffer of it, which goes back; when the system refused to receive the message that announces it,
-    /// [`Error::System`], and a later buffer of it may come. The connection goes on. [`Error::Wire`], [`Error::Protocol`] and those of
-    /// [`Connection::recv`] for a peer that does not follow the protocol, after which the connection is broken.
+    /// [`Error::Timeout`] when none comes, one that [is gone](Error::is_gone) when none can come. For a segment that was not mapped its error,
+    /// for each buffer of it, which goes back; [`Error::System`] also for a message that the system refused. The connection goes on; not after
+    /// [`Error::Wire`], [`Error::Protocol`] and those of [`Connection::recv`], for a peer that does not follow the protocol.
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<ReceivedBuffer> {
         refuse_forked()?;
         let (deadline, link) = (deadline.into(), &self.link);

@@ -7,9 +7,49 @@ use super::device::{PoolSize, PoolStat, Stat};
 /// Blocks, their bytes, active blocks, their bytes, requested bytes.
 pub(super) type Row = [i64; 5];
 
-/// The figures of all pools, of the small one and of the large one. A part of a sum may be negative; the sum is not.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Figures(pub(super) [Row; 3]);
+/// Numbers of all pools, of the small one and of the large one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Table<const N: usize>(pub(super) [[i64; N]; 3]);
+
+/// A [`Row`] for each. A part of a sum may be negative; the sum is not.
+pub(super) type Figures = Table<5>;
+
+/// Blocks, bytes and requested bytes. An allocation adds to the active figures what it adds to these.
+pub(super) type Room = Table<3>;
+
+impl<const N: usize> Default for Table<N> {
+    fn default() -> Self {
+        Self([[0; N]; 3])
+    }
+}
+
+impl<const N: usize> Table<N> {
+    pub(super) fn plus(self, other: Self) -> Self {
+        self.with(other, i64::wrapping_add)
+    }
+
+    pub(super) fn minus(self, other: Self) -> Self {
+        self.with(other, i64::wrapping_sub)
+    }
+
+    pub(super) fn max(self, other: Self) -> Self {
+        self.with(other, i64::max)
+    }
+
+    pub(super) fn with(self, other: Self, with: impl Fn(i64, i64) -> i64) -> Self {
+        Self(std::array::from_fn(|side| {
+            std::array::from_fn(|figure| with(self.0[side][figure], other.0[side][figure]))
+        }))
+    }
+
+    pub(super) fn map(self, each: impl Fn(i64) -> i64) -> Self {
+        Self(self.0.map(|row| row.map(&each)))
+    }
+
+    pub(super) fn exceeds(self, other: Self) -> bool {
+        self.0.iter().flatten().zip(other.0.iter().flatten()).any(|(own, other)| own > other)
+    }
+}
 
 impl Figures {
     pub(super) fn of(small: Row, large: Row) -> Self {
@@ -24,22 +64,6 @@ impl Figures {
         }
     }
 
-    pub(super) fn plus(self, other: Self) -> Self {
-        self.with(other, i64::wrapping_add)
-    }
-
-    pub(super) fn minus(self, other: Self) -> Self {
-        self.with(other, i64::wrapping_sub)
-    }
-
-    pub(super) fn max(self, other: Self) -> Self {
-        self.with(other, i64::max)
-    }
-
-    pub(super) fn exceeds(self, other: Self) -> bool {
-        self.0.iter().flatten().zip(other.0.iter().flatten()).any(|(own, other)| own > other)
-    }
-
     pub(super) fn active_bytes(self) -> usize {
         let [[_, _, _, bytes, _], ..] = self.0;
         usize::try_from(bytes).unwrap_or(0)
@@ -50,47 +74,12 @@ impl Figures {
         let room = |[blocks, bytes, active, active_bytes, requested]: Row| {
             [blocks.min(active), bytes.min(active_bytes), requested]
         };
-        Room(self.0.map(room))
+        Table(self.0.map(room))
     }
 
     /// What limits are compared with.
     pub(super) fn limited(self) -> Room {
-        Room(self.0.map(|[blocks, bytes, _, _, requested]| [blocks, bytes, requested]))
-    }
-
-    fn with(self, other: Self, with: impl Fn(i64, i64) -> i64) -> Self {
-        Self(std::array::from_fn(|side| {
-            std::array::from_fn(|figure| with(self.0[side][figure], other.0[side][figure]))
-        }))
-    }
-}
-
-/// Blocks, bytes and requested bytes of all pools, of the small one and of the large one. An allocation adds to the active figures what it
-/// adds to these.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Room(pub(super) [[i64; 3]; 3]);
-
-impl Room {
-    pub(super) fn with(self, other: Self, with: impl Fn(i64, i64) -> i64) -> Self {
-        Self(std::array::from_fn(|side| {
-            std::array::from_fn(|figure| with(self.0[side][figure], other.0[side][figure]))
-        }))
-    }
-
-    pub(super) fn plus(self, other: Self) -> Self {
-        self.with(other, i64::wrapping_add)
-    }
-
-    pub(super) fn minus(self, other: Self) -> Self {
-        self.with(other, i64::wrapping_sub)
-    }
-
-    pub(super) fn map(self, each: impl Fn(i64) -> i64) -> Self {
-        Self(self.0.map(|row| row.map(&each)))
-    }
-
-    pub(super) fn exceeds(self, other: Self) -> bool {
-        self.0.iter().flatten().zip(other.0.iter().flatten()).any(|(own, other)| own > other)
+        Table(self.0.map(|[blocks, bytes, _, _, requested]| [blocks, bytes, requested]))
     }
 }
 
@@ -101,7 +90,7 @@ pub(super) struct AtomicFigures([[AtomicI64; 5]; 3]);
 
 impl AtomicFigures {
     pub(super) fn load(&self) -> Figures {
-        Figures(self.0.each_ref().map(|row| row.each_ref().map(|figure| figure.load(Ordering::Relaxed))))
+        Table(self.0.each_ref().map(|row| row.each_ref().map(|figure| figure.load(Ordering::Relaxed))))
     }
 
     pub(super) fn store(&self, figures: Figures) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32};
 
 use super::device::DeviceStatistics;
-use super::figures::{AtomicFigures, Figures, Room, Row, pool_stats};
+use super::figures::{AtomicFigures, Figures, Room, Row, Table, pool_stats};
 use super::shard::{Cells, Shard, Spin};
 use crate::primitive::{Mutex, Ordering, lock};
 use crate::shelves::Shelves;
@@ -57,9 +57,7 @@ impl PeakCounter {
         let mut list = lock(&self.0.list);
         let cells = list.free.pop().unwrap_or_else(|| {
             let cells = Arc::<Cells>::default();
-            if self.0.shards.add(list.count, Arc::clone(&cells)).is_some() {
-                list.count += 1;
-            }
+            list.count += u32::from(self.0.shards.add(list.count, Arc::clone(&cells)).is_some());
             cells
         });
         drop(list);
@@ -163,7 +161,7 @@ impl Inner {
             self.note(waited);
             self.peaks.raise(now);
             let left = self.peaks.load().minus(now).room();
-            let left = if self.is_shared() { left.with(self.quantum(), i64::max) } else { left };
+            let left = if self.is_shared() { left.max(self.quantum()) } else { left };
             let others = self.others(Some(own)).count() as i64;
             let part = left.map(|left| left / (2 * others.max(1)));
             self.others(Some(own)).for_each(|other| other.set_limits(other.now(), part));
@@ -186,7 +184,7 @@ impl Inner {
     fn quantum(&self) -> Room {
         let [all, ..] = self.peaks.load().0;
         let row = std::array::from_fn(|figure| QUANTUM[figure].max(all[figure] / PARTS));
-        Figures([row; 3]).limited()
+        Table([row; 3]).limited()
     }
 
     /// Has nobody else change a shard; whether somebody had one.

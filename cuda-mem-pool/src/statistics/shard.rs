@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32};
 use cuda_mem_core::forked;
 
 use super::device::PoolSize;
-use super::figures::{Figures, Room, Row};
+use super::figures::{Figures, Room, Row, Table};
 use super::peak::Inner;
 use crate::primitive::{AtomicBool, Exclusive, Ordering, UnsafeCell, wait_a_moment, wait_until};
 
@@ -290,7 +290,7 @@ impl Cells {
     }
 
     pub(super) fn limits(&self) -> Room {
-        Room(self.limits.each_ref().map(load))
+        Table(self.limits.each_ref().map(load))
     }
 
     /// Figures may rise by `room` from `now`.
