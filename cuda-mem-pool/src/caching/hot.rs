@@ -227,7 +227,7 @@ impl DeviceCache {
             // Counted here, in the allocating heap's shard: the other shard would have to become active for it.
             slot.heap.try_with(|heap, _| self.drain(slot, heap, counting));
         }
-        counting.allocate(pool, size, requested);
+        counting.allocate_at_peak(pool, size, requested);
     }
 
     /// Drains all rings, so that what is in them counts: before peaks are reset, and before figures are read.

@@ -118,14 +118,15 @@ impl PeakCounter {
 
 impl Inner {
     /// Whether a block is counted that is beyond the limits of its shard, whose holder is the calling thread: unless a peak would rise that
-    /// must not.
+    /// must not. One that may is known not to find enough elsewhere.
     #[cold]
     #[inline(never)]
     pub(super) fn count_beyond(&self, cells: &Cells, block: Figures, may_rise: bool) -> bool {
-        self.borrow(cells, block, Cells::try_lend) || {
+        let borrow = |lend| !may_rise && self.borrow(cells, block, lend);
+        borrow(Cells::try_lend) || {
             cells.while_at_rest(|| self.stopping.take());
             // All can be asked now: those that somebody has, and those that are at rest.
-            let counts = self.borrow(cells, block, Cells::lend) || self.settle(cells, block, may_rise);
+            let counts = borrow(Cells::lend) || self.settle(cells, block, may_rise);
             self.stopping.give_back();
             counts
         }

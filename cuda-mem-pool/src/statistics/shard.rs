@@ -88,16 +88,15 @@ impl Drop for ShardGuard<'_> {
 }
 
 impl Counting {
-    /// Counts a block of `bytes`, of which `requested` were asked for.
-    #[inline]
-    pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        self.cells.allocate(&self.counter, pool, [1, bytes as i64, requested as i64], true);
-    }
-
-    /// As [`Counting::allocate`], unless a peak would rise; whether it is counted.
+    /// Counts a block of `bytes`, of which `requested` were asked for, unless a peak would rise; whether it is counted.
     #[inline(always)]
     pub(crate) fn allocate_below_peak(&self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
         self.cells.allocate(&self.counter, pool, [1, bytes as i64, requested as i64], false)
+    }
+
+    /// As [`Counting::allocate_below_peak`], where that has counted nothing: a peak may rise.
+    pub(crate) fn allocate_at_peak(&self, pool: PoolSize, bytes: usize, requested: usize) {
+        self.cells.allocate(&self.counter, pool, [1, bytes as i64, requested as i64], true);
     }
 
     /// A block is given back that no stream uses. It may have been counted in another shard; so for the two below.
@@ -109,7 +108,9 @@ impl Counting {
     /// Counts a block, in a counter of which every shard counts in this way alone: there is one pool, and no bytes are requested.
     #[inline]
     pub(crate) fn allocate_plain(&self, bytes: usize) {
-        self.cells.allocate(&self.counter, PoolSize::Small, [1, bytes as i64], true);
+        let allocate =
+            |may_rise| self.cells.allocate(&self.counter, PoolSize::Small, [1, bytes as i64], may_rise);
+        let _ = allocate(false) || allocate(true);
     }
 
     /// As [`Counting::free`], of such a block.

@@ -119,7 +119,7 @@ fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
                     if heaps[other].1.has_any() {
                         heaps[other].0.try_with(|heap, _| drain(other, heap, counting));
                     }
-                    counting.allocate(PoolSize::Small, SIZE, SIZE);
+                    counting.allocate_at_peak(PoolSize::Small, SIZE, SIZE);
                 }
                 block
             })

@@ -1,6 +1,7 @@
 //! What tests see of a counter.
 
 use super::*;
+use crate::statistics::{Counting, PoolSize};
 
 impl PeakCounter {
     /// As after many overlaps.
@@ -17,5 +18,14 @@ impl PeakCounter {
 
     pub(crate) fn shards(&self) -> usize {
         self.0.cells().count()
+    }
+}
+
+impl Counting {
+    /// Counts a block, whether a peak rises or not.
+    pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
+        if !self.allocate_below_peak(pool, bytes, requested) {
+            self.allocate_at_peak(pool, bytes, requested);
+        }
     }
 }
