@@ -30,7 +30,7 @@ const SLOT: usize = 64;
 ///
 /// One process records on a line, the others take its fences by their numbers ([`FenceLine::fence`]). Dropped while a stream
 /// of this process waits for a fence that was not reached, the words are poisoned, and the drop waits for the stream; for one that
-/// captures, [`Driver::reclaim`] sees to it from then on.
+/// captures, and in a host function, [`Driver::reclaim`] sees to it from then on.
 ///
 /// ```
 /// use std::os::fd::AsFd;

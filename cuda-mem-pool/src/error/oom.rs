@@ -221,6 +221,7 @@ impl fmt::Display for OutOfMemoryReport {
 impl fmt::Display for CachedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.stream {
+            Some(_) if self.handle < 16 => write!(f, "stream {}", self.handle)?,
             Some(_) => write!(f, "stream {:#x}", self.handle)?,
             None if self.pool == MempoolId::NONE => f.write_str("streams that have ended")?,
             None => write!(f, "private pool {}", self.pool)?,

@@ -33,7 +33,7 @@ pub struct PinnedCacheOptions {
     /// allocates ([`is_allocated_by_driver`](PinnedCachingAllocator::is_allocated_by_driver)) lies where the driver chooses.
     pub numa_id: Option<u32>,
     /// The most bytes that may be pinned at once; no limit by default. Before a request up to it fails for it, everything free is given back, and
-    /// the host waits for the streams that still use freed blocks.
+    /// the host waits for the streams that still use freed blocks, unless a stream waits for a fence.
     pub max_bytes: Option<usize>,
     /// How many bytes may be held that are in no block; no limit by default, as in PyTorch. Beyond it, whole segments go back to the
     /// system, largest first. Blocks that threads keep may come on top until a segment goes: less than as much again.

@@ -159,7 +159,8 @@ impl Shared {
         }
     }
 
-    /// Has the host wait for the streams that still use freed blocks, but for what they capture. Whether there are any such blocks.
+    /// Has the host wait for the streams that still use freed blocks, but for what they capture; whether it did. Not while a stream waits for a
+    /// fence: the caller may be the one to reach that.
     fn wait_for_uses(&self) -> bool {
         // Another thread that looks has them until it is done.
         let looking = lock(&self.looking);
@@ -167,8 +168,11 @@ impl Shared {
         drop(looking);
         // A point that cannot be asked may be a capture's. Whatever a wait says, the next look finds out what has ended.
         let busy = points.iter().filter(|point| matches!(point.is_reached(), Ok(false)));
-        busy.for_each(|point| _ = point.wait());
-        !points.is_empty()
+        let is_quiet = self.context.driver().while_nothing_is_awaited(|| ()).is_some();
+        if is_quiet {
+            busy.for_each(|point| _ = point.wait());
+        }
+        is_quiet && !points.is_empty()
     }
 
     /// Takes the blocks that threads keep for themselves back. A thread that does so meanwhile waits until they are where it finds them.

@@ -124,7 +124,7 @@ impl Inner {
     pub(super) fn count_beyond(&self, cells: &Cells, block: Figures, may_rise: bool) -> bool {
         let borrow = |lend| !may_rise && self.borrow(cells, block, lend);
         borrow(Cells::try_lend) || {
-            cells.while_at_rest(|| self.stopping.take());
+            cells.take_at_rest(&self.stopping);
             // All can be asked now: those that somebody has, and those that are at rest.
             let counts = borrow(Cells::lend) || self.settle(cells, block, may_rise);
             self.stopping.give_back();
@@ -159,7 +159,9 @@ impl Inner {
         let now = self.now().plus(block);
         let counts = may_rise || !now.exceeds(self.peaks.load());
         if counts {
-            self.note(waited);
+            let points = self.overlaps.load(Ordering::Relaxed);
+            let points = if waited { points.min(ENOUGH) + OVERLAP } else { points.saturating_sub(1) };
+            self.overlaps.store(points, Ordering::Relaxed);
             self.peaks.raise(now);
             let left = self.peaks.load().minus(now).room();
             let left = if self.is_shared() { left.max(self.quantum()) } else { left };
@@ -170,12 +172,6 @@ impl Inner {
         }
         self.resume_others(Some(own));
         counts
-    }
-
-    fn note(&self, overlaps: bool) {
-        let points = self.overlaps.load(Ordering::Relaxed);
-        let points = if overlaps { points.min(ENOUGH) + OVERLAP } else { points.saturating_sub(1) };
-        self.overlaps.store(points, Ordering::Relaxed);
     }
 
     fn is_shared(&self) -> bool {

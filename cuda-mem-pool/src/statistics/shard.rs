@@ -263,12 +263,11 @@ impl Pool {
 
 impl Cells {
     /// Waits for the right to stop all shards, and lets whoever has that go on. For the shard's holder.
-    pub(super) fn while_at_rest<R>(&self, wait: impl FnOnce() -> R) -> R {
+    pub(super) fn take_at_rest(&self, right: &Spin) {
         // Release: what its holder did is seen by whoever stops the shard.
         self.is_at_rest.store(true, Ordering::Release);
-        let result = wait();
+        right.take();
         self.is_at_rest.store(false, Ordering::Relaxed);
-        result
     }
 
     /// Has nobody change the shard until [`Cells::resume`]; whether somebody had it. For whoever has the right to.
@@ -420,11 +419,7 @@ impl Cells {
 
     #[inline(always)]
     fn pool(&self, pool: PoolSize) -> &Pool {
-        let [small, large] = &self.pools;
-        match pool {
-            PoolSize::Small => small,
-            PoolSize::Large => large,
-        }
+        &self.pools[pool as usize]
     }
 }
 

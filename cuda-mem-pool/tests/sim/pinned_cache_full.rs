@@ -1,9 +1,10 @@
 //! What `PinnedCachingAllocator` does at its limit.
 
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_core::{Context, Stream};
+use cuda_mem_core::{Context, FenceLine, Stream};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::{Error, PinnedCachingAllocator};
 
@@ -42,6 +43,29 @@ fn a_request_at_the_limit_waits_for_streams_that_use_freed_blocks() {
             assert!(capture.is_none_or(|capture| capture.end().unwrap().len() == 0));
         });
     }
+}
+
+/// The thread that asks may be the one to reach it.
+#[test]
+fn a_request_at_the_limit_does_not_wait_for_a_fence() {
+    on_simulator(|_, context| {
+        let (allocator, stream) = (allocator(context), Stream::new(context).unwrap());
+        let used = allocator.allocate(8 * MIB).unwrap();
+        let line = FenceLine::new(context).unwrap();
+        line.fence(1).unwrap().make_wait(&stream).unwrap();
+        used.record_stream(&stream).unwrap();
+        drop(used);
+        let (tell, told) = channel();
+        let refused = thread::scope(|scope| {
+            scope.spawn(|| tell.send(allocator.allocate(8 * MIB)));
+            let refused = told.recv_timeout(Duration::from_secs(5));
+            line.poison();
+            refused.expect("it waits for the fence").unwrap_err()
+        });
+        assert!(refused.is_out_of_memory(), "{refused}");
+        stream.synchronize().unwrap();
+        drop(allocator.allocate(8 * MIB).unwrap());
+    });
 }
 
 #[test]

@@ -157,13 +157,18 @@ def main(order: dict[str, Any], program: list[str]) -> None:
         # A program may call it itself; its row would have the figures of another allocator.
         told = cuda_mem_torch.__version__, torch.__version__, torch.version.cuda
         setattr(cuda_mem_torch, "enable", lambda **_options: NotEnabled(*told, late=torch.cuda.is_initialized(), settings=""))
-    # Both as soon as the program initialises CUDA, and no sooner: it may fork before, or choose among the devices.
-    if order["limit"]:
-        torch.cuda._lazy_call(lambda: _limit(torch, order["limit"]))
-    if order["record"]:
-        torch.cuda._lazy_call(lambda: _recording.start(torch, _ENTRIES, "python"))
-    figures, steps, begun = Figures(torch), Steps(torch, order["steps"]), time.perf_counter()
     own = os.getpid()
+
+    def begin() -> None:
+        # A child that the program forks inherits this call, and is not measured.
+        if order["limit"] and os.getpid() == own:
+            _limit(torch, order["limit"])
+        if order["record"] and os.getpid() == own:
+            _recording.start(torch, _ENTRIES, "python")
+
+    # As soon as the program initialises CUDA, and no sooner: it may fork before, or choose among the devices.
+    torch.cuda._lazy_call(begin)
+    figures, steps, begun = Figures(torch), Steps(torch, order["steps"]), time.perf_counter()
     end, text = _end_of(torch, program)
     if os.getpid() != own:
         # A child that the program forked has come to its end here. The result is the program's.

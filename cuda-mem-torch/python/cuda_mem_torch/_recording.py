@@ -146,17 +146,20 @@ def on_oom(
 
 def _page(path: str | os.PathLike[str]) -> _drawing.Page:
     """Where this process's page goes. A folder that is missing would otherwise show when the page is written, behind all of the work."""
-    page = _drawing.Page(_of_rank(path, os.environ))
-    if not os.path.isdir(page.path.parent):
-        raise ValueError(f"there is no folder {page.path.parent} for the page")
-    return page
+    name = os.path.abspath(os.fsdecode(_of_rank(path, os.environ)))
+    folder = os.path.dirname(name)
+    if not os.path.isdir(folder):
+        raise ValueError(f"there is no folder {folder} for the page")
+    if os.path.isdir(name):
+        raise ValueError(f"{name} is a folder, not a page")
+    return _drawing.Page(name)
 
 
 def _of_rank(path: str | os.PathLike[str], environment: Any) -> str | os.PathLike[str]:
     rank = environment.get("RANK", "")
     if not rank.isdecimal() or environment.get("WORLD_SIZE", "1") == "1":
         return path
-    stem, ending = os.path.splitext(path)
+    stem, ending = os.path.splitext(os.fsdecode(path))
     return f"{stem}-rank{rank}{ending}"
 
 

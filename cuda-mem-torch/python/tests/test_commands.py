@@ -511,6 +511,9 @@ class Recording(InAFolder):
         for call in (cuda_mem_torch.on_oom, lambda path: cuda_mem_torch.record(path).__enter__()):
             with self.assertRaisesRegex(ValueError, f"there is no folder {nowhere} for the page"):
                 call(nowhere / "page.html")
+            for name in (self.folder, f"{self.folder}/", os.fsencode(self.folder)):
+                with self.assertRaisesRegex(ValueError, f"{self.folder} is a folder, not a page"):
+                    call(name)
         self.assertEqual((self.history, self.observers, _recording._out_of_memory.page), ([], [], None))
 
     def test_a_page_is_written_when_memory_runs_out(self):
@@ -561,7 +564,8 @@ class Recording(InAFolder):
 
     def test_each_rank_has_a_page(self):
         of_rank = _recording._of_rank
-        self.assertEqual(of_rank("a/oom.html", {"RANK": "3", "WORLD_SIZE": "8"}), "a/oom-rank3.html")
+        for name in ("a/oom.html", b"a/oom.html"):
+            self.assertEqual(of_rank(name, {"RANK": "3", "WORLD_SIZE": "8"}), "a/oom-rank3.html")
         for environment in ({}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "x", "WORLD_SIZE": "8"}):
             self.assertEqual(of_rank("oom.html", environment), "oom.html")
         with mock.patch.dict(os.environ, {"RANK": "3", "WORLD_SIZE": "8"}), cuda_mem_torch.record(self.folder / "run.html"):
