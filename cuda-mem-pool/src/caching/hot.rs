@@ -182,8 +182,8 @@ impl DeviceCache {
 /// Frees that other threads left in rings, and how they are counted.
 ///
 /// A free in a ring is counted when its heap is drained. Until then the sums are too high, and so would be a peak that rises, so all rings are
-/// drained before one does; below the peaks nothing depends on it. A heap that another thread holds is left out: that thread's call is under
-/// way.
+/// drained before one may; below the peaks nothing depends on it. A heap that another thread holds for long is left out: that thread's call is
+/// under way.
 impl DeviceCache {
     /// Frees the blocks that other threads left in a heap's rings.
     #[cold]
@@ -224,8 +224,8 @@ impl DeviceCache {
     #[inline(never)]
     pub(super) fn count_at_peak(&self, counting: &Counting, pool: PoolSize, size: usize, requested: usize) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
-            // Counted here, in the allocating heap's shard: the other shard would have to become active for it.
-            slot.heap.try_with(|heap, _| self.drain(slot, heap, counting));
+            // Counted here, in the allocating heap's shard, which then needs less of others.
+            slot.heap.with_soon(|heap, _| self.drain(slot, heap, counting));
         }
         counting.allocate_at_peak(pool, size, requested);
     }
@@ -233,7 +233,7 @@ impl DeviceCache {
     /// Drains all rings, so that what is in them counts: before peaks are reset, and before figures are read.
     pub(super) fn count_all_frees(&self) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
-            slot.heap.try_with(|heap, counting| self.drain(slot, heap, counting));
+            slot.heap.with_soon(|heap, counting| self.drain(slot, heap, counting));
         }
     }
 }

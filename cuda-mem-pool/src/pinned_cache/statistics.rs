@@ -4,12 +4,15 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::primitive::{Mutex, lock};
-use crate::statistics::{DeviceStatistics, PeakCounter, Shard, Stat};
+use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, Shard, Stat};
+
+/// Blocks of all sizes are counted together.
+pub(super) const ALL: PoolSize = PoolSize::Small;
 
 /// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
 ///
-/// `current` is exact whenever no call is under way. So is `peak` as long as calls of different threads do not overlap; else that
-/// of blocks is too low by at most 1 MiB, 128 blocks or 0.1 % for each thread, and never too high.
+/// `current` is exact whenever no call is under way. So is `peak`, but where calls of many threads overlap all the time: there that of blocks
+/// may be too low by 512 KiB, 128 blocks or a 2048th. It is never too high.
 /// [`PinnedCachingAllocator`](super::PinnedCachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
@@ -107,7 +110,7 @@ impl Figures {
     /// Counts a block that is handed out past the thread caches, or taken back.
     pub(super) fn count(&self, bytes: usize, is_out: bool) {
         let shard = self.past_caches.hold();
-        if is_out { shard.allocate_plain(bytes) } else { shard.free_plain(bytes) }
+        if is_out { shard.allocate(ALL, bytes, 0) } else { shard.free(ALL, bytes, 0) }
     }
 
     /// Claims bytes that are about to be pinned, unless more than `most` would be; whether it did.

@@ -7,6 +7,7 @@ use cuda_mem_core::forked;
 
 use super::block::FreeBlock;
 use super::shared::Shared;
+use super::statistics::ALL;
 use crate::engine::classes;
 use crate::primitive::lock;
 use crate::statistics::{CountedCell, Counting};
@@ -133,7 +134,7 @@ impl Blocks {
         let class = self.classes.get_mut(class)?;
         // Blocks of one class of large ones differ by up to 3 %.
         let capacity = class.last().map(|last| last.capacity).filter(|capacity| *capacity >= size)?;
-        counting.allocate_plain(capacity);
+        counting.allocate(ALL, capacity, 0);
         self.bytes -= capacity;
         class.pop()
     }
@@ -152,7 +153,7 @@ impl Blocks {
         if class.len() == class.capacity() || self.limit - self.bytes < capacity {
             return Some(block);
         }
-        counting.free_plain(capacity);
+        counting.free(ALL, capacity, 0);
         self.bytes += capacity;
         class.push(block);
         None

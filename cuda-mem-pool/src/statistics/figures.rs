@@ -56,8 +56,9 @@ impl Figures {
         Self([std::array::from_fn(|figure| small[figure].wrapping_add(large[figure])), small, large])
     }
 
-    pub(super) fn of_block(pool: PoolSize, bytes: i64, requested: i64) -> Self {
-        let block = [1, bytes, 1, bytes, requested];
+    /// Of so many blocks, bytes and requested bytes.
+    pub(super) fn of_block(pool: PoolSize, [blocks, bytes, requested]: [i64; 3]) -> Self {
+        let block = [blocks, bytes, blocks, bytes, requested];
         match pool {
             PoolSize::Small => Self::of(block, Row::default()),
             PoolSize::Large => Self::of(Row::default(), block),
@@ -90,20 +91,13 @@ pub(super) struct AtomicFigures([[AtomicI64; 5]; 3]);
 
 impl AtomicFigures {
     pub(super) fn load(&self) -> Figures {
-        Table(self.0.each_ref().map(|row| row.each_ref().map(|figure| figure.load(Ordering::Relaxed))))
+        Table(self.0.each_ref().map(|row| row.each_ref().map(|figure| figure.load(Ordering::Acquire))))
     }
 
     pub(super) fn store(&self, figures: Figures) {
         for (own, figure) in self.0.iter().flatten().zip(figures.0.iter().flatten()) {
-            own.store(*figure, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn raise(&self, figures: Figures) {
-        for (own, figure) in self.0.iter().flatten().zip(figures.0.iter().flatten()) {
-            if *figure > own.load(Ordering::Relaxed) {
-                own.fetch_max(*figure, Ordering::Relaxed);
-            }
+            // Release: what a reset has put elsewhere is seen with it.
+            own.store(*figure, Ordering::Release);
         }
     }
 }

@@ -54,18 +54,22 @@ struct List {
 
 impl PeakCounter {
     pub(crate) fn shard(&self) -> Shard {
-        let mut list = lock(&self.0.list);
+        let inner = &*self.0;
+        // Not while shards are stopped: whoever has them go on would let this one go, too.
+        inner.stopping.take();
+        let mut list = lock(&inner.list);
         let cells = list.free.pop().unwrap_or_else(|| {
             let cells = Arc::<Cells>::default();
-            list.count += u32::from(self.0.shards.add(list.count, Arc::clone(&cells)).is_some());
+            list.count += u32::from(inner.shards.add(list.count, Arc::clone(&cells)).is_some());
             cells
         });
         drop(list);
+        inner.stopping.give_back();
         Shard::new(Arc::clone(&self.0), cells)
     }
 
     /// Sets the figures of blocks. They are exact if no call is under way; calls that are may each be in some of them and not in
-    /// others. Takes no shard's lock.
+    /// others. A peak is at least what there is now. Takes no shard's lock.
     pub(crate) fn read(&self, statistics: &mut DeviceStatistics) {
         let (base_allocated, base_freed) = lock(&self.0.list).base;
         let now = self.0.now();
@@ -94,48 +98,44 @@ impl PeakCounter {
         peak.max(usize::try_from(self.0.most_active.load(Ordering::Relaxed)).unwrap_or(0))
     }
 
-    /// Has the peaks start anew from what there is. Waits a moment for those who have a shard.
+    /// Has the peaks start anew from what there is. Waits a moment for those who have a shard, as the next one does.
     pub(crate) fn reset_peak(&self) {
-        let inner = &*self.0;
-        inner.stopping.take();
-        inner.stop_others(None);
-        let [[_, _, _, most, _], ..] = inner.peaks.load().0;
-        inner.most_active.fetch_max(most, Ordering::Relaxed);
-        inner.peaks.store(inner.now());
-        inner.overlaps.store(0, Ordering::Relaxed);
-        inner.cells().for_each(|cells| cells.set_limits(cells.now(), Room::default()));
-        inner.resume_others(None);
-        inner.stopping.give_back();
+        self.0.while_stopped(|inner| {
+            let [[_, _, _, most, _], ..] = inner.peaks.load().0;
+            inner.most_active.fetch_max(most, Ordering::Relaxed);
+            inner.peaks.store(inner.now());
+            inner.overlaps.store(0, Ordering::Relaxed);
+            inner.cells().for_each(|cells| cells.set_limits(cells.now(), Room::default()));
+        });
     }
 
     pub(crate) fn reset_accumulated(&self) {
-        let mut list = lock(&self.0.list);
-        let now = self.0.now();
-        let allocated = self.0.sum(Cells::allocated);
-        list.base = (allocated, allocated.minus(now));
+        let (now, allocated) = self.0.while_stopped(|inner| (inner.now(), inner.sum(Cells::allocated)));
+        lock(&self.0.list).base = (allocated, allocated.minus(now));
     }
 }
 
 impl Inner {
-    /// Whether a block is counted that is beyond the limits of its shard, whose holder is the calling thread: unless a peak would rise that
-    /// must not. One that may is known not to find enough elsewhere.
+    /// Whether a block is counted that is beyond the limits of its shard, whose holder is the calling thread. If a peak may rise it is.
     #[cold]
     #[inline(never)]
     pub(super) fn count_beyond(&self, cells: &Cells, block: Figures, may_rise: bool) -> bool {
-        let borrow = |lend| !may_rise && self.borrow(cells, block, lend);
-        borrow(Cells::try_lend) || {
-            cells.take_at_rest(&self.stopping);
-            // All can be asked now: those that somebody has, and those that are at rest.
-            let counts = borrow(Cells::lend) || self.settle(cells, block, may_rise);
-            self.stopping.give_back();
-            counts
+        if !may_rise {
+            return self.borrow(cells, block, Cells::try_lend);
         }
+        cells.take_at_rest(&self.stopping);
+        // All can be asked now: those that somebody has, and those that are at rest.
+        if !self.borrow(cells, block, Cells::lend) {
+            self.settle(cells, block);
+        }
+        self.stopping.give_back();
+        true
     }
 
     /// Has the limits of a shard rise, for a block, by what others have left; whether they had enough.
     fn borrow(&self, own: &Cells, block: Figures, lend: fn(&Cells, Room) -> Room) -> bool {
         let mut missing = own.now().plus(block).limited().minus(own.limits());
-        // Each in its turn: none is emptied.
+        // Each in its turn, so that all have as much left in time.
         let from = own.lender.load(Ordering::Relaxed);
         let lenders = (from..).map_while(|number| Some((number, self.shards.get(number)?)));
         let before = (0..from).map_while(|number| Some((number, self.shards.get(number)?)));
@@ -154,34 +154,35 @@ impl Inner {
     }
 
     /// Adds up all shards and a block, raises the peaks, and shares what is left below them: half of it goes to this shard.
-    fn settle(&self, own: &Cells, block: Figures, may_rise: bool) -> bool {
+    fn settle(&self, own: &Cells, block: Figures) {
         let waited = self.stop_others(Some(own));
+        let points = self.overlaps.load(Ordering::Relaxed);
+        let points = if waited { points.min(ENOUGH) + OVERLAP } else { points.saturating_sub(1) };
+        self.overlaps.store(points, Ordering::Relaxed);
         let now = self.now().plus(block);
-        let counts = may_rise || !now.exceeds(self.peaks.load());
-        if counts {
-            let points = self.overlaps.load(Ordering::Relaxed);
-            let points = if waited { points.min(ENOUGH) + OVERLAP } else { points.saturating_sub(1) };
-            self.overlaps.store(points, Ordering::Relaxed);
-            self.peaks.raise(now);
-            let left = self.peaks.load().minus(now).room();
-            let left = if self.is_shared() { left.max(self.quantum()) } else { left };
-            let others = self.others(Some(own)).count() as i64;
-            let part = left.map(|left| left / (2 * others.max(1)));
-            self.others(Some(own)).for_each(|other| other.set_limits(other.now(), part));
-            own.set_limits(own.now().plus(block), left.minus(part.map(|part| part * others)));
-        }
+        let peaks = self.peaks.load().max(now);
+        self.peaks.store(peaks);
+        let left = peaks.minus(now).room();
+        let left = if self.is_shared() { left.max(quantum(peaks)) } else { left };
+        let others = self.others(Some(own)).count() as i64;
+        let part = left.map(|left| left / (2 * others.max(1)));
+        self.others(Some(own)).for_each(|other| other.set_limits(other.now(), part));
+        own.set_limits(own.now().plus(block), left.minus(part.map(|part| part.wrapping_mul(others))));
         self.resume_others(Some(own));
-        counts
+    }
+
+    /// Runs `body` while nobody changes a shard. The calling thread has none.
+    fn while_stopped<R>(&self, body: impl FnOnce(&Self) -> R) -> R {
+        self.stopping.take();
+        self.stop_others(None);
+        let result = body(self);
+        self.resume_others(None);
+        self.stopping.give_back();
+        result
     }
 
     fn is_shared(&self) -> bool {
         self.overlaps.load(Ordering::Relaxed) >= ENOUGH
-    }
-
-    fn quantum(&self) -> Room {
-        let [all, ..] = self.peaks.load().0;
-        let row = std::array::from_fn(|figure| QUANTUM[figure].max(all[figure] / PARTS));
-        Table([row; 3]).limited()
     }
 
     /// Has nobody else change a shard; whether somebody had one.
@@ -216,6 +217,11 @@ impl Inner {
     pub(super) fn give_back(&self, cells: &Arc<Cells>) {
         lock(&self.list).free.push(Arc::clone(cells));
     }
+}
+
+fn quantum(peaks: Figures) -> Room {
+    let row = |row: Row| std::array::from_fn(|figure| QUANTUM[figure].max(row[figure] / PARTS));
+    Table(peaks.0.map(row)).limited()
 }
 
 #[cfg(test)]

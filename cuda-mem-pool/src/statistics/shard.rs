@@ -24,6 +24,8 @@ use crate::primitive::{AtomicBool, Exclusive, Ordering, UnsafeCell, wait_a_momen
 
 /// How long one who borrows waits for another shard: as long as an allocation takes.
 const TRIES: u32 = if cfg!(all(loom, test)) { 1 } else { 16 };
+/// How long one who wants to see what is in a shard waits for whoever has it.
+const SOON: u32 = if cfg!(all(loom, test)) { 1 } else { 64 };
 
 /// A lock, and what its holders count. What was counted stays when it is dropped.
 #[derive(Debug)]
@@ -36,8 +38,8 @@ pub(crate) struct Counting {
     pub(super) cells: Arc<Cells>,
 }
 
-/// The calling thread has the shard. Until it is dropped the thread takes no other one, and waits for nothing: no lock, no driver call, no
-/// program's code.
+/// The calling thread has the shard. Until it is dropped the thread calls neither the driver nor the program's code, and waits for no other
+/// shard and for no lock whose holder may wait for one; counting sees to that by itself.
 #[derive(Debug)]
 pub(crate) struct ShardGuard<'s> {
     counting: &'s Counting,
@@ -88,7 +90,15 @@ impl Drop for ShardGuard<'_> {
 }
 
 impl Counting {
-    /// Counts a block of `bytes`, of which `requested` were asked for, unless a peak would rise; whether it is counted.
+    /// Counts a block of `bytes`, of which `requested` were asked for.
+    #[inline]
+    pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
+        if !self.allocate_below_peak(pool, bytes, requested) {
+            self.allocate_at_peak(pool, bytes, requested);
+        }
+    }
+
+    /// As [`Counting::allocate`], unless a peak may have to rise; whether it is counted.
     #[inline(always)]
     pub(crate) fn allocate_below_peak(&self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
         self.cells.allocate(&self.counter, pool, [1, bytes as i64, requested as i64], false)
@@ -103,20 +113,6 @@ impl Counting {
     #[inline(always)]
     pub(crate) fn free(&self, pool: PoolSize, bytes: usize, requested: usize) {
         self.cells.free(pool, [1, bytes as i64, requested as i64]);
-    }
-
-    /// Counts a block, in a counter of which every shard counts in this way alone: there is one pool, and no bytes are requested.
-    #[inline]
-    pub(crate) fn allocate_plain(&self, bytes: usize) {
-        let allocate =
-            |may_rise| self.cells.allocate(&self.counter, PoolSize::Small, [1, bytes as i64], may_rise);
-        let _ = allocate(false) || allocate(true);
-    }
-
-    /// As [`Counting::free`], of such a block.
-    #[inline]
-    pub(crate) fn free_plain(&self, bytes: usize) {
-        self.cells.free(PoolSize::Small, [1, bytes as i64]);
     }
 
     /// A block is given back that a stream still uses: it stays active.
@@ -145,6 +141,15 @@ impl<T> CountedCell<T> {
     #[inline]
     pub(crate) fn try_with<R>(&self, body: impl FnOnce(&mut T, &Counting) -> R) -> Option<R> {
         self.try_hold().map(|mut held| held.with(body))
+    }
+
+    /// As [`CountedCell::try_with`], but waits a moment: for who only borrows, or adds all up.
+    pub(crate) fn with_soon<R>(&self, body: impl FnOnce(&mut T, &Counting) -> R) -> Option<R> {
+        let mut tries = 0;
+        while tries < SOON && self.shard.0.cells.lock.is_held() {
+            wait_a_moment(&mut tries);
+        }
+        self.try_with(body)
     }
 
     #[inline]
@@ -194,7 +199,7 @@ impl<'c, T> Held<'c, T> {
 // SAFETY: one thread at a time has the value, under the shard, and it moves between threads as a whole.
 unsafe impl<T: Send> Sync for CountedCell<T> {}
 
-/// A lock for some instructions.
+/// A lock for those who do nothing long: an allocation, or a look at all shards.
 #[derive(Debug, Default)]
 pub(super) struct Spin(AtomicBool);
 
@@ -216,7 +221,11 @@ impl Spin {
     #[inline(never)]
     fn wait(&self) {
         // Read first: whoever has it writes there, and waits for nobody who only reads.
-        wait_until(|| !self.0.load(Ordering::Relaxed) && self.try_take());
+        wait_until(|| !self.is_held() && self.try_take());
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -255,7 +264,7 @@ struct Pool {
 
 impl Pool {
     #[inline(always)]
-    fn now<const N: usize>(&self) -> [i64; N] {
+    fn now(&self) -> [i64; 3] {
         let now = |cells: &[AtomicI64; 3], figure: usize| cells[figure].load(Ordering::Relaxed);
         std::array::from_fn(|figure| now(&self.allocated, figure).wrapping_sub(now(&self.freed, figure)))
     }
@@ -318,7 +327,8 @@ impl Cells {
     pub(super) fn try_lend(&self, missing: Room) -> Room {
         let mut tries = 0;
         while !self.lock.try_take() {
-            if tries == TRIES {
+            // Its holder waits for the right to stop, for longer.
+            if tries == TRIES || self.is_at_rest.load(Ordering::Relaxed) {
                 return Room::default();
             }
             wait_a_moment(&mut tries);
@@ -331,22 +341,15 @@ impl Cells {
     fn lower_limits(&self, missing: Room) -> Room {
         let left = self.limits().minus(self.now().limited());
         // What is not missing is negative: the other has it left.
-        let lend = |missing: i64, left: i64| missing.max((left + missing) / 2).min(left).max(0);
+        let lend = |missing: i64, left: i64| missing.max(left.wrapping_add(missing) / 2).min(left).max(0);
         let lent = missing.with(left, lend);
         self.raise_limits(lent.map(i64::wrapping_neg));
         lent
     }
 
-    /// Whether a block is counted, of so many bytes of which so many were asked for: unless a peak would rise that must not. Where no bytes
-    /// are requested (`N` is 2) there is one pool.
+    /// Whether a block is counted, of so many bytes of which so many were asked for: unless a peak may have to rise that must not.
     #[inline(always)]
-    fn allocate<const N: usize>(
-        &self,
-        counter: &Inner,
-        pool: PoolSize,
-        block: [i64; N],
-        may_rise: bool,
-    ) -> bool {
+    fn allocate(&self, counter: &Inner, pool: PoolSize, block: [i64; 3], may_rise: bool) -> bool {
         self.touched.touch();
         let [all, small, large] = &self.limits;
         let [small_pool, large_pool] = &self.pools;
@@ -355,11 +358,8 @@ impl Cells {
             PoolSize::Large => (large_pool, large, small_pool),
         };
         let now = plus(this.now(), block);
-        let is_beyond = match N {
-            2 => any_negative(room(all, now)),
-            _ => any_negative(room(limits, now)) | any_negative(room(all, plus(other.now(), now))),
-        };
-        if is_beyond && !counter.count_beyond(self, figures_of(pool, block), may_rise) {
+        let is_beyond = any_negative(room(limits, now)) | any_negative(room(all, plus(other.now(), now)));
+        if is_beyond && !counter.count_beyond(self, Figures::of_block(pool, block), may_rise) {
             return false;
         }
         // Release: whoever sees the block sees what was freed before it.
@@ -368,7 +368,7 @@ impl Cells {
     }
 
     #[inline(always)]
-    fn free<const N: usize>(&self, pool: PoolSize, block: [i64; N]) {
+    fn free(&self, pool: PoolSize, block: [i64; 3]) {
         self.touched.touch();
         add(&self.pool(pool).freed, block, Ordering::Relaxed);
     }
@@ -428,10 +428,6 @@ fn row([blocks, bytes, requested]: [i64; 3], [more, more_bytes]: [i64; 2]) -> Ro
     [blocks, bytes, blocks.wrapping_add(more), bytes.wrapping_add(more_bytes), requested]
 }
 
-fn figures_of<const N: usize>(pool: PoolSize, block: [i64; N]) -> Figures {
-    Figures::of_block(pool, block[1], if N > 2 { block[2] } else { 0 })
-}
-
 /// Acquire: see [`Cells::allocate`].
 #[inline(always)]
 fn load<const N: usize>(cells: &[AtomicI64; N]) -> [i64; N] {
@@ -454,17 +450,17 @@ fn add<const N: usize, const M: usize>(cells: &[AtomicI64; M], values: [i64; N],
 }
 
 #[inline(always)]
-fn plus<const N: usize>(values: [i64; N], more: [i64; N]) -> [i64; N] {
+fn plus(values: [i64; 3], more: [i64; 3]) -> [i64; 3] {
     std::array::from_fn(|at| values[at].wrapping_add(more[at]))
 }
 
 /// By how much values are below what the first cells have.
 #[inline(always)]
-fn room<const N: usize>(limits: &[AtomicI64; 3], values: [i64; N]) -> [i64; N] {
+fn room(limits: &[AtomicI64; 3], values: [i64; 3]) -> [i64; 3] {
     std::array::from_fn(|at| limits[at].load(Ordering::Relaxed).wrapping_sub(values[at]))
 }
 
 #[inline(always)]
-fn any_negative<const N: usize>(values: [i64; N]) -> bool {
+fn any_negative(values: [i64; 3]) -> bool {
     values.into_iter().fold(0, |all, value| all | value) < 0
 }

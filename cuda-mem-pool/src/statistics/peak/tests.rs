@@ -1,7 +1,6 @@
 //! What tests see of a counter.
 
 use super::*;
-use crate::statistics::{Counting, PoolSize};
 
 impl PeakCounter {
     /// As after many overlaps.
@@ -16,16 +15,12 @@ impl PeakCounter {
         self.0.is_shared()
     }
 
+    /// Somebody has shards stopped, or waits for one to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.stopping.is_held()
+    }
+
     pub(crate) fn shards(&self) -> usize {
         self.0.cells().count()
-    }
-}
-
-impl Counting {
-    /// Counts a block, whether a peak rises or not.
-    pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        if !self.allocate_below_peak(pool, bytes, requested) {
-            self.allocate_at_peak(pool, bytes, requested);
-        }
     }
 }

@@ -227,6 +227,13 @@ fn who_raises_a_peak_waits_for_who_has_another_shard() {
     let guard = other.hold();
     std::thread::scope(|scope| {
         let raises = scope.spawn(|| one.hold().allocate(LARGE, 4 << 20, 4 << 20));
+        while !counter.is_stopping() {
+            std::thread::yield_now();
+        }
+        // A new shard would be let go with those that are stopped, whoever has it.
+        let comes = scope.spawn(|| counter.shard());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(!raises.is_finished() && !comes.is_finished());
         guard.free(LARGE, 8 << 20, 8 << 20);
         guard.allocate(LARGE, 2 << 20, 2 << 20);
         drop(guard);
@@ -234,6 +241,47 @@ fn who_raises_a_peak_waits_for_who_has_another_shard() {
     });
     let bytes = read(&counter).active_bytes.all;
     assert_eq!((bytes.current, bytes.peak), (6 << 20, 8 << 20));
+}
+
+/// The small pool's peak has a quantum of its own.
+#[test]
+fn a_large_pools_peak_leaves_the_small_one_exact() {
+    let counter = PeakCounter::default();
+    let [one, other] = [(); 2].map(|()| counter.shard());
+    counter.be_shared();
+    one.hold().allocate(LARGE, 80 << 30, 80 << 30);
+    one.hold().free(LARGE, 80 << 30, 80 << 30);
+    counter.be_shared();
+    for _ in 0..40 {
+        other.hold().allocate(SMALL, 1 << 20, 1 << 20);
+    }
+    (0..40).for_each(|_| other.hold().free(SMALL, 1 << 20, 1 << 20));
+    let peak = read(&counter).active_bytes.small_pool.peak;
+    assert!((39 << 20..=40 << 20).contains(&peak), "{peak}");
+}
+
+/// More than a shelf's first places have.
+#[test]
+fn shards_come_while_others_count() {
+    let counter = PeakCounter::default();
+    let most = 40;
+    std::thread::scope(|scope| {
+        let counting = || {
+            let shards: Vec<_> = (0..most).map(|_| counter.shard()).collect();
+            for (number, shard) in shards.iter().enumerate() {
+                shard.hold().allocate(LARGE, 1 << number, 1);
+            }
+            shards.iter().enumerate().for_each(|(number, shard)| shard.hold().free(LARGE, 1 << number, 1));
+        };
+        for _ in 0..2 {
+            scope.spawn(counting);
+        }
+    });
+    let bytes = read(&counter).active_bytes.all;
+    let all = (1 << most) - 1;
+    assert_eq!((bytes.current, bytes.allocated), (0, 2 * all));
+    assert!((all..=2 * all).contains(&bytes.peak), "{bytes:?}");
+    assert!((most..=2 * most).contains(&counter.shards()));
 }
 
 /// Decisions that are made by it do not depend on what a program does to its statistics.
@@ -249,34 +297,6 @@ fn the_most_that_ever_was_active_outlives_resets() {
     assert_eq!(read(&counter).active_bytes.all.peak, 1 << 20);
     shard.hold().allocate(LARGE, 5 << 20, 5 << 20);
     assert_eq!(counter.peak_active_bytes(), 6 << 20);
-}
-
-/// Blocks of one pool are counted as those of several.
-#[test]
-fn plain_blocks_count_as_others_do() {
-    let (plain, counter) = (PeakCounter::default(), PeakCounter::default());
-    let of = |counter: &PeakCounter| [counter.shard(), counter.shard()];
-    let (plain_shards, shards) = (of(&plain), of(&counter));
-    let mut live = Vec::new();
-    let mut chance = 1u64;
-    for step in 0..4000 {
-        if step == 2000 {
-            plain.be_shared();
-            counter.be_shared();
-        }
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let (shard, bytes) = ((chance >> 33) as usize % 2, (chance >> 40) as usize % (1 << 20));
-        if chance >> 63 == 0 || live.is_empty() {
-            plain_shards[shard].hold().allocate_plain(bytes);
-            shards[shard].hold().allocate(SMALL, bytes, 0);
-            live.push(bytes);
-        } else {
-            let bytes = live.swap_remove(bytes % live.len());
-            plain_shards[shard].hold().free_plain(bytes);
-            shards[shard].hold().free(SMALL, bytes, 0);
-        }
-        assert_eq!(read(&plain), read(&counter));
-    }
 }
 
 /// After overlaps one thread may go on alone, and then peaks are exact again.
