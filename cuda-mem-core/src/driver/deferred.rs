@@ -90,9 +90,9 @@ impl Driver {
     /// an owner's own drop is swallowed; that drop may wait, as that of an allocator does which ends with its last block.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
-    /// stream that used it, while a host function runs that it was dropped in, while a stream that used it is just being disowned ([`Stream::disown`](crate::Stream::disown)), and for what
-    /// is to be dropped behind the free of an imported block. Every allocation and every release does this by
-    /// itself, and it costs next to nothing where nothing was put off. What [`Driver::registrations_left`] counts is no part of it: no
+    /// stream that used it, while a stream that used it is just being disowned ([`Stream::disown`](crate::Stream::disown)), while the host
+    /// function runs that dropped it, and for what is to be dropped behind the free of an imported block. Every allocation and release does
+    /// this by itself, and it costs next to nothing where nothing was put off. What [`Driver::registrations_left`] counts is no part of it: no
     /// stream is kept for that. A borrowed stream ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used
     /// on may be destroyed when this returns 0 and the memory's owners are gone.
     pub fn reclaim(self) -> usize {

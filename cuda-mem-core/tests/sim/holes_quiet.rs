@@ -148,13 +148,18 @@ fn d2_what_was_put_off_is_not_released_in_a_host_function() {
     assert_eq!((driver.reclaim(), driver.release_failures()), (0, 1), "the buffer alone is leaked");
 }
 
+fn with_two_streams(sim: &Sim) -> (cuda_mem_core::Driver, Context, [Stream; 2]) {
+    let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
+    let context = driver.device(0).unwrap().primary_context().unwrap();
+    let streams = [(); 2].map(|()| Stream::new(&context).unwrap());
+    (driver, context, streams)
+}
+
 /// A stream that somebody else may have capture is asked by an event, which a host function may record and ask.
 #[test]
 fn d2_a_line_that_is_dropped_in_a_host_function_holds_up_nobody() {
     let sim = Sim::builder().build();
-    let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
-    let context = driver.device(0).unwrap().primary_context().unwrap();
-    let (stream, other) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let (driver, context, [stream, other]) = with_two_streams(&sim);
     assert!(!stream.as_raw().is_null());
     // From here on there is an event for it.
     other.wait_stream(&stream).unwrap();
@@ -180,9 +185,7 @@ fn until_reclaimed(driver: cuda_mem_core::Driver) {
 #[test]
 fn d2_shared_words_that_are_dropped_in_a_host_function_go_back_behind_it() {
     let sim = Sim::builder().build();
-    let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
-    let context = driver.device(0).unwrap().primary_context().unwrap();
-    let (stream, other) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let (driver, context, [stream, other]) = with_two_streams(&sim);
     let words = SharedWords::create(&context, 2).unwrap();
     words.line(0).unwrap().record(&stream).unwrap();
     words.line(1).unwrap().fence(5).unwrap().make_wait(&other).unwrap();

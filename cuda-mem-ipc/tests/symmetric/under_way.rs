@@ -65,17 +65,24 @@ fn groups_without_room(world: &World) -> ([Group; 2], PathBuf, [OwnedFd; 2]) {
     (groups, directory, [here, there])
 }
 
+/// On the simulator, in a process of its own that runs this test alone.
+fn world_of_a_process(name: &str) -> Option<World> {
+    if backend() != Backend::Simulator {
+        return None;
+    }
+    let output = child::again(name, &[]);
+    output.iter().for_each(child::expect_silent_success);
+    output.is_none().then(World::new)
+}
+
 /// The system counts those of all of a user's processes together, and refuses more for as long as that lasts.
 #[test]
 fn descriptors_that_somebody_else_does_not_receive_break_no_group() {
-    const NAME: &str = "under_way::descriptors_that_somebody_else_does_not_receive_break_no_group";
-    if backend() != Backend::Simulator {
+    let Some(world) =
+        world_of_a_process("under_way::descriptors_that_somebody_else_does_not_receive_break_no_group")
+    else {
         return;
-    }
-    if let Some(output) = child::again(NAME, &[]) {
-        return child::expect_silent_success(&output);
-    }
-    let world = World::new();
+    };
     let (groups, directory, sockets) = groups_without_room(&world);
     thread::scope(|scope| {
         let made = groups.each_ref().map(|group| scope.spawn(move || group.alloc::<u8>(1000).map(drop)));
@@ -92,14 +99,10 @@ fn descriptors_that_somebody_else_does_not_receive_break_no_group() {
 /// It waits for room no longer, as for nothing else.
 #[test]
 fn a_group_that_breaks_ends_a_call_that_waits_for_room() {
-    const NAME: &str = "under_way::a_group_that_breaks_ends_a_call_that_waits_for_room";
-    if backend() != Backend::Simulator {
+    let Some(world) = world_of_a_process("under_way::a_group_that_breaks_ends_a_call_that_waits_for_room")
+    else {
         return;
-    }
-    if let Some(output) = child::again(NAME, &[]) {
-        return child::expect_silent_success(&output);
-    }
-    let world = World::new();
+    };
     let (groups, directory, _sockets) = groups_without_room(&world);
     let began = Instant::now();
     let ended = thread::scope(|scope| {

@@ -5,7 +5,9 @@
 //!
 //! # Safety
 //!
-//! Relies on a [`Shard`] being a lock: between taking it and dropping its guard nobody else has it.
+//! Relies on a [`Shard`] being a lock: between taking it and dropping its guard nobody else has it, or what is behind it. Whoever has the
+//! right to stop shards takes their locks too, and gives back those alone that it took: which shards are at rest cannot change while it has
+//! the right, and no shard is added ([`PeakCounter::shard`](super::PeakCounter::shard)). Of a shard at rest it changes the limits, nothing else.
 
 #![allow(unsafe_code, reason = "shares a value under the lock that counts")]
 
@@ -143,13 +145,11 @@ impl<T> CountedCell<T> {
         self.try_hold().map(|mut held| held.with(body))
     }
 
-    /// As [`CountedCell::try_with`], but waits a moment: for who only borrows, or adds all up.
+    /// As [`CountedCell::try_with`], but waits a moment: whoever has the shard may only lend, or add all shards up.
     pub(crate) fn with_soon<R>(&self, body: impl FnOnce(&mut T, &Counting) -> R) -> Option<R> {
-        let mut tries = 0;
-        while tries < SOON && self.shard.0.cells.lock.is_held() {
-            wait_a_moment(&mut tries);
-        }
-        self.try_with(body)
+        self.shard.0.cells.lock.take_unless(|tries| tries == SOON)?;
+        let guard = ShardGuard { counting: &self.shard.0, _here: PhantomData };
+        Some(self.held(guard).with(body))
     }
 
     #[inline]
@@ -224,6 +224,18 @@ impl Spin {
         wait_until(|| !self.is_held() && self.try_take());
     }
 
+    /// Takes it, and says after how many tries; none if `is_over` ends the wait after so many.
+    fn take_unless(&self, is_over: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut tries = 0;
+        while !self.try_take() {
+            if is_over(tries) {
+                return None;
+            }
+            wait_a_moment(&mut tries);
+        }
+        Some(tries)
+    }
+
     pub(super) fn is_held(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -281,15 +293,8 @@ impl Cells {
 
     /// Has nobody change the shard until [`Cells::resume`]; whether somebody had it. For whoever has the right to.
     pub(super) fn stop(&self) -> bool {
-        let mut tries = 0;
-        while !self.lock.try_take() {
-            // At rest it stays so, for the right is not given back meanwhile.
-            if self.is_at_rest.load(Ordering::Acquire) {
-                return true;
-            }
-            wait_a_moment(&mut tries);
-        }
-        tries > 0
+        // At rest it stays so, for the right is not given back meanwhile.
+        self.lock.take_unless(|_| self.is_at_rest.load(Ordering::Acquire)) != Some(0)
     }
 
     pub(super) fn resume(&self) {
@@ -325,13 +330,10 @@ impl Cells {
 
     /// As [`Cells::lend`], for anybody. Nothing if somebody has the shard for long: two may wait for each other here.
     pub(super) fn try_lend(&self, missing: Room) -> Room {
-        let mut tries = 0;
-        while !self.lock.try_take() {
-            // Its holder waits for the right to stop, for longer.
-            if tries == TRIES || self.is_at_rest.load(Ordering::Relaxed) {
-                return Room::default();
-            }
-            wait_a_moment(&mut tries);
+        // At rest its holder waits for the right to stop, for longer.
+        let is_over = |tries| tries == TRIES || self.is_at_rest.load(Ordering::Relaxed);
+        if self.lock.take_unless(is_over).is_none() {
+            return Room::default();
         }
         let lent = self.lower_limits(missing);
         self.lock.give_back();
