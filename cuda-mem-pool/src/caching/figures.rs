@@ -127,7 +127,7 @@ impl CachingAllocator {
         let (oversize_blocks, oversize_segments) =
             max_split_size.map_or((0, 0), |least| shared.oversize(least));
         let bytes_of_slabs = shared.bytes_of_slabs();
-        shared.count_all_frees();
+        shared.count_all_frees(None);
         let Counts { all, small: of_small, .. } = &mut *lock(&shared.figures.counts);
         all.inactive_split.set(small.0, large.0);
         all.inactive_split_bytes.set(small.1, large.1);
@@ -193,8 +193,7 @@ impl CachingAllocator {
         Ok(segments.iter().filter(serves).map(of_segment).max().unwrap_or(0) as usize)
     }
 
-    /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
-    /// left out.
+    /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Only streams with memory.
     pub fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
         let shared = self.shared();
         // While it is held no memory comes, goes or moves.
@@ -227,7 +226,7 @@ impl CachingAllocator {
             return Snapshot::default();
         }
         let shared = self.shared();
-        shared.count_all_frees();
+        shared.count_all_frees(None);
         let active = shared.figures.counter.active_bytes();
         shared.record.emit_moves();
         let (segments, history) = shared.all_segments(true);
@@ -277,7 +276,7 @@ impl DeviceCache {
     /// All segments, and for a snapshot the history, which are those of a time at which no memory comes, goes or moves.
     /// Ranges of small blocks are segments of their own.
     fn all_segments(&self, for_snapshot: bool) -> (Vec<SegmentInfo>, Vec<TraceEntry>) {
-        self.count_all_frees();
+        self.count_all_frees(None);
         // A watcher's thread has it.
         let source = (!is_watching()).then(|| self.source.lock_unchecked());
         let (device, pending) = (self.device_number(), self.pending.freed());
@@ -317,7 +316,7 @@ impl DeviceCache {
         request: Request,
         pool: MempoolId,
     ) -> Result<OutOfMemoryReport> {
-        self.count_all_frees();
+        self.count_all_frees(None);
         let mut live = DeviceStatistics::default();
         self.figures.counter.read(&mut live);
         let [in_blocks, active] =

@@ -64,7 +64,7 @@ impl DeviceCache {
     /// One attempt: None if there is no memory for it.
     fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
         // Blocks that other threads left in rings are not active any more.
-        self.count_all_frees();
+        self.count_all_frees(None);
         // The page source knows nothing of private blocks.
         let (others, of_sources) = self.private.active();
         let active = self.figures.counter.active_bytes().saturating_sub(others);
@@ -118,8 +118,7 @@ impl DeviceCache {
         self.give_up(slot, Request { requested, size: requested, at: None }, pool)
     }
 
-    /// The end: the error, which observers see first. The request was one of a private pool, or of the default pool for
-    /// [`MempoolId::NONE`].
+    /// The end: the error, which observers see first. The request was one of this pool, for [`MempoolId::NONE`] of the default pool.
     pub(super) fn give_up(&self, slot: &StreamSlot, request: Request, pool: MempoolId) -> Result<u64> {
         let report = self.report(slot, request, pool)?;
         self.figures.change(|counts| counts.num_ooms += 1);

@@ -182,8 +182,7 @@ impl DeviceCache {
 /// Frees that other threads left in rings, and how they are counted.
 ///
 /// A free in a ring is counted when its heap is drained. Until then the sums are too high, and so would be a peak that rises, so all rings are
-/// drained before one may; below the peaks nothing depends on it. A heap that another thread holds for long is left out: that thread's call is
-/// under way.
+/// drained before one may; below the peaks nothing depends on it. A heap that another thread holds for long is left out: its call goes on.
 impl DeviceCache {
     /// Frees the blocks that other threads left in a heap's rings.
     #[cold]
@@ -223,17 +222,15 @@ impl DeviceCache {
     #[cold]
     #[inline(never)]
     pub(super) fn count_at_peak(&self, counting: &Counting, pool: PoolSize, size: usize, requested: usize) {
-        for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
-            // Counted here, in the allocating heap's shard, which then needs less of others.
-            slot.heap.with_soon(|heap, _| self.drain(slot, heap, counting));
-        }
+        // In the allocating heap's shard, which then needs less of others.
+        self.count_all_frees(Some(counting));
         counting.allocate_at_peak(pool, size, requested);
     }
 
-    /// Drains all rings, so that what is in them counts: before peaks are reset, and before figures are read.
-    pub(super) fn count_all_frees(&self) {
+    /// Drains all rings, so that what is in them counts, in a shard or each heap's own: before figures are read, and peaks reset or raised.
+    pub(super) fn count_all_frees(&self, shard: Option<&Counting>) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
-            slot.heap.with_soon(|heap, counting| self.drain(slot, heap, counting));
+            slot.heap.with_soon(|heap, own| self.drain(slot, heap, shard.unwrap_or(own)));
         }
     }
 }

@@ -107,8 +107,7 @@ impl Pending {
         self.put_back(Waiting { block, points, uses, captured });
     }
 
-    /// The blocks whose uses are over, of those that may come back. Of each stream the driver is asked until one point is not reached: later
-    /// ones are not either.
+    /// The blocks whose uses are over, of those that may come back. Each stream is asked up to its first point that is not reached.
     pub(super) fn poll(&self, observer: &CallWatch, may_come: impl Fn(&Freed) -> bool) -> Vec<Waiting> {
         let mut behind = Vec::new();
         self.take(|waiting| may_come(&waiting.block) && waiting.is_over(observer, &mut behind))

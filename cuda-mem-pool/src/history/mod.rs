@@ -79,8 +79,7 @@ pub fn set_user_metadata(metadata: Option<&str>) {
     let _ = USER_METADATA.try_with(|current| current.replace(metadata.map(Arc::from)));
 }
 
-/// Begins a compilation in the calling thread: new entries carry its name until [`pop_compile_context`]. PyTorch's
-/// `pushCompileContext`.
+/// Begins a compilation: the calling thread's new entries carry its name until [`pop_compile_context`]. PyTorch's `pushCompileContext`.
 pub fn push_compile_context(context: &str) {
     let _ = COMPILE_CONTEXTS.try_with(|contexts| contexts.borrow_mut().push(Arc::from(context)));
 }

@@ -18,8 +18,7 @@ pub(super) const ALL: PoolSize = PoolSize::Small;
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PinnedCacheStatistics {
-    /// Pieces of memory that the driver holds pinned: segments. In PyTorch, where a piece is a block, its blocks in use and
-    /// free.
+    /// Pieces of memory that the driver holds pinned: segments. In PyTorch, where a piece is a block, its blocks in use and free.
     pub allocations: Stat,
     /// Their bytes.
     pub allocated_bytes: Stat,

@@ -253,8 +253,7 @@ impl ResourceContext {
         &self.context
     }
 
-    /// The internal stream, on which allocations are ordered that name none. [`Stream::new`] makes it at the first call, and may fail
-    /// there.
+    /// The internal stream, on which allocations are ordered that name none. The first call makes it by [`Stream::new`], which may fail.
     pub fn stream(&self) -> Result<&Stream> {
         if let Some(stream) = self.stream.get() {
             return Ok(stream);

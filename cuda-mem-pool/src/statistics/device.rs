@@ -96,8 +96,7 @@ impl DeviceStatistics {
     }
 }
 
-/// A table with a row for each figure under its key. Bytes have units. A figure that was never above 0 has no rows for the two kinds of
-/// pools.
+/// A table with a row for each figure under its key. Bytes have units. What was never above 0 has no rows for the two kinds of pools.
 impl fmt::Display for DeviceStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let titles = ["current", "peak", "allocated", "freed"];

@@ -270,8 +270,7 @@ impl CachingAllocator {
         Ok(self.pool_state()?.pools.get(id)?.heap.check_live_allocations(addresses))
     }
 
-    /// Allocates as [`CachingAllocator::allocate_by_address`] if the request goes to a private pool; None if it would go to the default
-    /// one.
+    /// Allocates as [`CachingAllocator::allocate_by_address`] if the request goes to a private pool; None if to the default one.
     pub fn allocate_in_pool(&self, bytes: usize, stream: &Stream) -> Result<Option<CUdeviceptr>> {
         refuse_forked()?;
         let shared = self.shared();

@@ -117,8 +117,7 @@ impl Segment {
         memory.close().or_else(|refused| refused.owner.close()).map_err(|refused| refused.error)
     }
 
-    /// Maps memory where there is none, and lets all devices reach it. It may not be used before [`Segment::settle`]; what an error leaves
-    /// mapped is stale.
+    /// Maps memory where there is none, for all devices. It may not be used before [`Segment::settle`]; what an error leaves is stale.
     pub(super) fn wake(
         &self,
         tag: &TagShared,

@@ -133,8 +133,7 @@ impl<B: Backend> PageSource<B> {
         self.limit.saturating_sub(self.elsewhere)
     }
 
-    /// Sets the most that may be held, in bytes, here and elsewhere; what is held already stays. The handles that are made from now on suit
-    /// the limit.
+    /// Sets the most that may be held, in bytes, here and elsewhere; what is held already stays. New handles suit the limit.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         let total = usize::try_from(self.total).unwrap_or(usize::MAX);
@@ -322,8 +321,7 @@ impl<B: Backend> PageSource<B> {
         Ok(block)
     }
 
-    /// The handles of a heap that are wholly free and may be moved. What is free may reach from one range into the next, where handles have
-    /// another size.
+    /// The handles of a heap that are wholly free and may be moved. A free span may reach into the next range, with handles of another size.
     pub(super) fn wholly_free(&self, heap: u32, mine: &StreamHeap) -> Vec<Free> {
         let mut found = Vec::new();
         for span in mine.large.free_from(SLAB) {

@@ -161,9 +161,8 @@ impl StreamHeap {
     /// Joins one large block of the quick lists with its free neighbours.
     #[inline(never)]
     fn join_one_large(&mut self, index: &impl BlockIndex) -> bool {
-        let Some((number, address, freed_at)) = self.large.take_any_quick() else { return false };
+        let Some((number, address, _)) = self.large.join_one_quick() else { return false };
         index.clear_large(address, number);
-        self.large.release(number, freed_at);
         true
     }
 

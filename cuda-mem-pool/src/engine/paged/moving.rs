@@ -173,8 +173,7 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    /// Maps the handles of a plan in its slots, with one call for those of a row that lets the device in. Those that are not mapped stay the
-    /// plan's.
+    /// Maps the handles of a plan in its slots, with one call for those of a row that lets the device in. Others stay the plan's.
     fn map(&mut self, plan: &mut Plan) -> Result<(), GrowError<B::Error>> {
         let unit = plan.window.unit;
         for (free, slot) in std::mem::take(&mut plan.window.returns) {

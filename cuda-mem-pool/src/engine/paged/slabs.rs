@@ -64,9 +64,9 @@ impl Slabs {
     /// Joins one block of the quick lists with what is free beside it.
     #[inline(never)]
     pub(super) fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
-        let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
+        let Some((_, address, whole)) = self.blocks.join_one_quick() else { return false };
         index.clear_in_slab(address);
-        match self.blocks.release(number, freed_at) {
+        match whole {
             Some(slab) if self.spare.is_some() => self.release_slab(slab, now, large, index),
             Some(slab) => self.spare = Some(slab),
             None => {}
@@ -107,12 +107,11 @@ impl Slabs {
             None => large.find_slab(),
         }?;
         let number = large.take(free, address, SLAB, 0)?;
-        if !index.add_slab(address, self.tier) {
-            large.release(number, 0);
-            return None;
-        }
-        if self.blocks.offer(address, SLAB, 0).is_none() {
-            index.remove_slab(address);
+        let is_indexed = index.add_slab(address, self.tier);
+        if !is_indexed || self.blocks.offer(address, SLAB, 0).is_none() {
+            if is_indexed {
+                index.remove_slab(address);
+            }
             large.release(number, 0);
             return None;
         }

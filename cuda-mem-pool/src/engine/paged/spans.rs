@@ -172,8 +172,15 @@ impl Spans {
     #[inline]
     pub(crate) fn release(&mut self, number: u32, now: u64) -> Option<u64> {
         let span = self.records.get_mut(number).filter(|span| span.state == State::Used)?;
-        span.state = State::Free;
         span.mark = now;
+        self.join_free(number)
+    }
+
+    /// Makes a block, which is in no list, free.
+    #[inline]
+    fn join_free(&mut self, number: u32) -> Option<u64> {
+        let span = self.records.get_mut(number)?;
+        span.state = State::Free;
         let (size, before, after) = (span.size, span.before, span.after);
         self.used_bytes = self.used_bytes.saturating_sub(size);
         let joined = self.join_neighbours(number, before, after);
@@ -359,14 +366,14 @@ impl Spans {
         Some((number, span.address))
     }
 
-    /// Takes one block off the quick lists, of each list in turn. It is in use then: its number, its address, and when it was freed.
-    pub(super) fn take_any_quick(&mut self) -> Option<(u32, u64, u64)> {
+    /// Joins one block of the quick lists, of each list in turn, with its free neighbours: its number and address, and the first address of
+    /// its run, if nothing of that is in use any more.
+    pub(super) fn join_one_quick(&mut self) -> Option<(u32, u64, Option<u64>)> {
         let (list, number) = self.quick.next()?;
         let span = self.records.get_mut(number)?;
         self.quick.pop(list, span.links.after, span.size);
-        span.state = State::Used;
-        let freed_at = std::mem::replace(&mut span.mark, 0);
-        Some((number, span.address, freed_at))
+        let address = span.address;
+        Some((number, address, self.join_free(number)))
     }
 
     pub(crate) fn pieces(&self, in_slab: bool) -> impl Iterator<Item = Piece> {
