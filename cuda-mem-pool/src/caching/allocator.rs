@@ -99,8 +99,7 @@ impl CachingAllocator {
     }
 
     /// Allocates memory for work of a stream; its address, a multiple of 512, or of 256 where a pool's source gives such. It is leaked unless
-    /// [`CachingAllocator::free_by_address`] gets it. No call of the driver is made as long as memory is cached. May be called while streams
-    /// capture.
+    /// [`CachingAllocator::free_by_address`] gets it. While memory is cached no call of the driver is made. Streams may capture.
     ///
     /// # Errors
     ///
@@ -141,7 +140,7 @@ impl CachingAllocator {
         self.shared().free(address, None)
     }
 
-    /// Enters a stream as a user of a block, for the work that it is given until the block is freed. After the free the block is reused only
+    /// Enters a stream as a user of a block, for the work that it is given until the block is freed, or that value of it is disowned. After the free the block is reused only
     /// once that work is done, or its own stream waits for it. If another thread frees it, of a thread's default stream only work given before this call counts.
     /// Once a block has 256 such streams, entering one more forgets those that have no work at that moment.
     ///
@@ -160,7 +159,8 @@ impl CachingAllocator {
         };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
         // A block that is kept for the next one of its size is still found by its address.
-        if shared.with_drained(slot, |heap, _| heap.sizes(number_of(found)).is_none()) {
+        let is_free = shared.with_drained(slot, |heap, _| heap.sizes(number_of(found)).is_none());
+        if is_free || shared.pending.has_freed(|freed| freed == address) {
             return Err(Error::UnknownAddress { address });
         }
         if slot.owner.is(stream.id().as_raw()) {

@@ -4,6 +4,7 @@ use cuda_mem_core::{DriverError, Stream, Uses};
 
 use super::callbacks::refuse_watchers;
 use super::hot::{Request, pool_of};
+use super::owner::End;
 use super::pending::{Freed, Waiting};
 use super::record::event;
 use super::shared::{AllHeaps, DeviceCache};
@@ -159,15 +160,22 @@ impl DeviceCache {
     /// Waits for the default streams of threads that ended while those were busy. No thread can name them, so it waits for all work of the
     /// context; not beside a capture, which that would end. Returns whether they are done.
     pub(super) fn wait_for_lost_streams(&self) -> bool {
-        let owners = self.slots.iter().map(|slot| &slot.owner);
-        let lost: Vec<_> = owners.filter_map(|owner| Some((owner, owner.lost()?))).collect();
+        let lost: Vec<_> = self
+            .slots
+            .iter()
+            .filter_map(|slot| match slot.owner.served() {
+                Err(End::Lost(id)) => Some((&slot.owner, id)),
+                _ => None,
+            })
+            .collect();
         let wait = || self.context.point().and_then(|point| point.synchronize());
         let is_done = !lost.is_empty()
             && self.streams.refuse_captures("a wait for streams of ended threads").is_ok()
             // Once more, because the driver reports older errors of others in any call.
             && wait().or_else(|_| wait()).is_ok();
         if is_done {
-            lost.iter().for_each(|(owner, id)| owner.found_done(*id));
+            // Another one may have taken its place meanwhile, and be lost too.
+            lost.iter().for_each(|(owner, id)| owner.settle(|end| matches!(end, End::Lost(of) if of == id)));
         }
         is_done
     }

@@ -99,7 +99,8 @@ impl DeviceCache {
         let Request { size, at, .. } = request;
         let mut held = slot.heap.hold();
         let (heap, counting) = held.parts();
-        if !slot.remote.is_empty() {
+        // The hint may miss a free that came before.
+        if !slot.remote.is_empty() || at.is_some() {
             self.drain(slot, heap, counting);
         }
         let quick = if at.is_none() { heap.take_quick(size, request.unused()) } else { None };

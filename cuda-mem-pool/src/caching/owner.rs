@@ -64,10 +64,10 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         std::mem::replace(&mut *served, Err(end)).ok()
     }
 
-    /// Notes that the work of a stream that has ended is done, if `is_reached` says so of its end.
-    pub(super) fn settle(&self, is_reached: impl FnOnce(&E) -> bool) {
+    /// Notes that the work of a stream that has ended is done, if `is_done` says so of its end.
+    pub(super) fn settle(&self, is_done: impl FnOnce(&End<E>) -> bool) {
         let mut served = lock_over_calls(&self.served);
-        if matches!(&*served, Err(End::At(point)) if is_reached(point)) {
+        if served.as_ref().is_err_and(is_done) {
             *served = Err(End::Done);
         }
     }
@@ -81,27 +81,6 @@ impl<S: Clone, E: Clone> Owner<S, E> {
             *served = Ok(stream.clone());
         }
         has_ended
-    }
-
-    /// Whether the stream has ended, and is done.
-    pub(super) fn has_ended(&self) -> bool {
-        matches!(&*lock(&self.served), Err(End::Done))
-    }
-
-    /// The number of the stream, if it is a thread's that ended while it was busy.
-    pub(super) fn lost(&self) -> Option<u64> {
-        match &*lock(&self.served) {
-            Err(End::Lost(id)) => Some(*id),
-            _ => None,
-        }
-    }
-
-    /// All that a lost stream was given is known to be done. Another one may have taken its place meanwhile, and be lost too.
-    pub(super) fn found_done(&self, lost: u64) {
-        let mut served = lock(&self.served);
-        if matches!(&*served, Err(End::Lost(id)) if *id == lost) {
-            *served = Err(End::Done);
-        }
     }
 
     /// The heap ends: its handle to the stream is dropped here, though the stream's thread may keep this value.
@@ -126,13 +105,26 @@ impl Owner {
     pub(super) fn look_for_end(&self) -> Option<Stream> {
         let is_left = |stream: &Stream| stream.is_left_to(1) && is_done(stream);
         let ended = self.end(self.id.load(Ordering::Relaxed), |stream| is_left(stream).then_some(End::Done));
-        self.settle(|point| point.is_complete().unwrap_or(false));
+        self.settle(|end| matches!(end, End::At(point) if point.is_complete().unwrap_or(false)));
         ended
+    }
+
+    /// The stream, or where the work of the last one ends. A value of it that was disowned does not know what another was given since: that
+    /// ends where all work of the context does, if that can be told.
+    pub(super) fn place(&self) -> Result<Stream, End<Arc<Event>>> {
+        let stream = self.served()?;
+        match stream.is_capturing() {
+            Err(Error::Disowned) if !stream.is_guest() => {
+                let point = stream.context().point().map(Arc::new);
+                Err(point.map_or(End::Lost(NO_STREAM), End::At))
+            }
+            _ => Ok(stream),
+        }
     }
 
     /// Waits for all that the stream, or the last one, was given.
     pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
-        match self.served() {
+        match self.place() {
             Ok(stream) => wait_for(&stream),
             Err(End::Done) => Ok(()),
             Err(End::At(point)) => point.synchronize(),

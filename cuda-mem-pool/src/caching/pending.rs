@@ -167,8 +167,9 @@ impl Pending {
         used.into_iter().chain(freed).collect()
     }
 
-    pub(super) fn has_freed(&self) -> bool {
-        !lock(&self.freed).is_empty()
+    /// Whether a freed block of such an address waits.
+    pub(super) fn has_freed(&self, is_it: impl Fn(u64) -> bool) -> bool {
+        lock(&self.freed).iter().any(|waiting| is_it(waiting.block.address))
     }
 
     /// The addresses of all freed blocks.

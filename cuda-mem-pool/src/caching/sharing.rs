@@ -189,8 +189,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which some of the memory may be in its
-    /// reach.
+    /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which it may reach some of the memory.
     pub fn enable_peer_access(&self, peer: Device) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();

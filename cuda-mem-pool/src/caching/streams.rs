@@ -22,8 +22,7 @@ pub(super) struct Streams {
     /// Has a shard for each slot.
     counter: PeakCounter,
     slots: Arc<Slots>,
-    /// The slot of each stream by its id, also of one that has memory of private pools alone; of one that has ended until another takes the
-    /// slot over.
+    /// The slot of each stream by its id, also of one that has memory of private pools alone; of one that has ended until another has it.
     numbers: Mutex<HashMap<u64, u32>>,
 }
 
@@ -106,7 +105,7 @@ impl Streams {
 
     /// Whether a stream has ended, and is done. Makes no call: one that was left has to be [looked for](Owner::look_for_end) before.
     pub(super) fn is_over(&self, id: u64) -> bool {
-        self.slot_of(id).is_none_or(|slot| slot.owner.has_ended())
+        self.slot_of(id).is_none_or(|slot| matches!(slot.owner.served(), Err(End::Done)))
     }
 
     /// Refuses a point of the whole context while a stream captures, which that would end. Of lent streams and guests the context knows itself.
@@ -134,7 +133,8 @@ impl Streams {
             Err(error) => return Err(error.into()),
         }
         let mut outcome = Ok(());
-        if let Some(slot) = self.slot_of(stream.id().as_raw()) {
+        // Another driver's stream may have the number of one that is known here.
+        if let Some(slot) = self.slot_of(stream.id().as_raw()).filter(|_| *stream.context() == self.context) {
             let look = |stream: &Stream| end_of(stream).map_err(|error| outcome = Err(error)).ok();
             drop(slot.owner.end(stream.id().as_raw(), look));
         }

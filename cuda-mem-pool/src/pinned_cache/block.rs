@@ -115,8 +115,7 @@ impl PinnedBlock {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
-    /// [`Error::Forked`].
+    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for work that failed; [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[u8]> {
         self.block.uses.wait()?;
         // SAFETY: `len` initialised bytes of a block that this value alone has; no device writes them now, and safe device

@@ -21,7 +21,7 @@ use crate::common::child;
 use crate::common::gate::Gate;
 use crate::common::is_filled;
 use crate::interrupted::until;
-use crate::rig::{expect_clean, on};
+use crate::rig::{expect_clean, on, on_simulator};
 
 const MIB: usize = 1 << 20;
 
@@ -170,6 +170,25 @@ fn a_block_waits_for_what_the_freeing_threads_default_stream_was_given_before_it
         gate.open();
         comes_back(&allocator, address, &home);
         free(&allocator, other);
+    });
+}
+
+/// It is nobody's: what is recorded now would be of the next block there.
+#[test]
+fn a_block_that_waits_is_entered_by_no_stream() {
+    on_simulator(|_, context| {
+        let (allocator, home) = (allocator(context), Stream::new(context).unwrap());
+        let (used, address) = (Stream::new(context).unwrap(), allocator.allocate_by_address(4 * MIB, &home));
+        let (address, gate) = (address.unwrap(), Gate::before(&used));
+        allocator.record_stream(address, &used).unwrap();
+        free(&allocator, address);
+        let refused = allocator.record_stream(address, &used);
+        assert!(
+            matches!(refused, Err(Error::UnknownAddress { address: at }) if at == address),
+            "{refused:?}"
+        );
+        gate.open();
+        comes_back(&allocator, address, &home);
     });
 }
 

@@ -9,6 +9,8 @@ use cuda_mem_pool::{
 };
 use cuda_mem_sim::Sim;
 
+use crate::blocks::free;
+use crate::common::gate::Gate;
 use crate::rig::{on, on_simulator};
 
 fn refused(what: &str, result: Result<impl std::fmt::Debug, Error>) {
@@ -64,10 +66,19 @@ fn no_resource_takes_a_stream_of_another_driver() {
                 let (behind, context) = if is_behind { (&mut mine, one) } else { (&mut theirs, two) };
                 *behind = Stream::new(context).unwrap();
             }
-            let served = allocator.allocate(1000, &mine).unwrap();
+            let served = allocator.allocate_by_address(1000, &mine).unwrap();
             refused("a stream of the same number", allocator.allocate(1000, &theirs));
             refused("of_stream", allocator.of_stream(&theirs));
-            drop((served, block));
+            // Forgotten, theirs says nothing of mine: its memory serves no other stream before its work is done.
+            // SAFETY: it is given no more work.
+            unsafe { allocator.forget_stream(&theirs) }.unwrap();
+            let gate = Gate::before(&mine);
+            free(&allocator, served);
+            let other = allocator.allocate(1000, &Stream::new(one).unwrap()).unwrap();
+            assert_ne!(other.address(), served, "mine uses it yet");
+            gate.open();
+            mine.synchronize().unwrap();
+            drop((other, block));
         });
     });
 }

@@ -17,6 +17,7 @@ use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{before_wait, interrupted, until};
 use crate::rig::{on, on_simulator};
+use crate::sleep::allocate_in;
 
 const MIB: usize = 1 << 20;
 
@@ -168,7 +169,7 @@ fn a_block_of_a_stream_that_was_destroyed_comes_back_behind_its_uses() {
     });
 }
 
-/// What it had serves nobody, for nobody knows when it is done; others get what there is beside that.
+/// What it had serves others behind all that the context was given.
 #[test]
 fn a_stream_that_is_destroyed_though_it_could_not_be_forgotten_fails_nobody_else() {
     on(Sim::builder().memory(64 << 20), |sim, context| {
@@ -179,9 +180,11 @@ fn a_stream_that_is_destroyed_though_it_could_not_be_forgotten_fails_nobody_else
         let refused = theirs.forget(&allocator);
         assert!(matches!(refused, Err(Error::Core(cuda_mem_core::Error::Driver(_)))), "{refused:?}");
         theirs.destroy();
-        let full = allocator.allocate_by_address(60 * MIB, &other);
-        assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
-        free(&allocator, allocator.allocate_by_address(20 * MIB, &other).unwrap());
+        let gate = Gate::before(&other);
+        let next = Stream::new(context).unwrap();
+        free(&allocator, allocator.allocate_by_address(20 * MIB, &next).unwrap());
+        gate.open();
+        free(&allocator, allocator.allocate_by_address(60 * MIB, &next).unwrap());
     });
 }
 
@@ -235,4 +238,54 @@ fn memory_of_a_pool_of_the_driver_goes_back_once_its_stream_was_disowned() {
         memory.close().unwrap();
         assert_eq!(pool.attributes().used_mem_current().unwrap(), 0);
     });
+}
+
+/// Another value of a stream, as the next one who borrows it has.
+fn once_more(stream: &Stream) -> Stream {
+    // SAFETY: destroyed once it was disowned.
+    unsafe { Stream::borrow_raw(stream.context(), stream.as_raw()) }.unwrap()
+}
+
+/// What the value that the allocator knows was given ended long ago: what another one was given since has to be waited for.
+#[test]
+fn memory_waits_for_what_a_stream_is_given_when_it_is_borrowed_again() {
+    for in_tag in [false, true] {
+        on_simulator(|sim, context| {
+            let (allocator, theirs) = (allocator(context), Theirs::new(sim, context));
+            let tag = in_tag.then(|| allocator.tag("weights").unwrap());
+            let take = |stream: &Stream| match &tag {
+                Some(tag) => allocate_in(tag, &allocator, 40 * MIB, stream),
+                None => allocator.allocate_by_address(40 * MIB, stream).unwrap(),
+            };
+            free(&allocator, take(&theirs.stream));
+            theirs.stream.disown();
+            let again = Theirs { sim, stream: once_more(&theirs.stream) };
+            let block = take(&again.stream);
+            let gate = again.make_wait();
+            // SAFETY: a block of as many bytes.
+            let filled = unsafe { cuda_mem_core::copy::memset_async(&again.stream, block, 1, 40 * MIB) };
+            filled.unwrap();
+            free(&allocator, block);
+            assert_eq!(allocator.empty_cache().unwrap(), 0, "its work runs yet");
+            gate.open();
+            until("its work is done", || allocator.empty_cache().unwrap() > 0);
+            assert_eq!(allocator.reserved_bytes(), 0);
+            // And when the allocator ends.
+            let block = take(&again.stream);
+            let gate = again.make_wait();
+            // SAFETY: as above.
+            let filled = unsafe { cuda_mem_core::copy::memset_async(&again.stream, block, 2, 40 * MIB) };
+            filled.unwrap();
+            free(&allocator, block);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // Long enough for one that waits for nobody.
+                    std::thread::sleep(Duration::from_millis(50));
+                    gate.open();
+                });
+                drop((tag, allocator));
+            });
+            again.destroy();
+        });
+    }
 }

@@ -584,3 +584,48 @@ fn of_the_scopes_and_routes_of_a_thread_the_one_that_was_begun_last_decides() {
         }
     });
 }
+
+/// Copies of a wake that could not be waited for end before memory that they fill is taken away, or filled in another way.
+#[test]
+fn a_second_wake_comes_behind_the_copies_of_the_first_one() {
+    // What the copies fill stays for ever, and the simulator would call it a leak.
+    let sim = Sim::builder().record(true).build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+    let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(&context).unwrap());
+    let address = allocate_in(&tag, &allocator, 40 * MIB, &stream);
+    fill(&stream, address, 40 * MIB, 7);
+    sleep(&tag, Backup::Pinned);
+    context.driver().set_patience(Duration::ZERO);
+    let fail = |function: &str| sim.fail_call(function, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    let waits = ["cuStreamSynchronize", "cuStreamQuery", "cuEventSynchronize", "cuStreamSynchronize"];
+    waits.into_iter().for_each(fail);
+    Tag::wake(&[&tag], Restore::Backup).unwrap_err();
+    assert_eq!(sim.struck().len(), waits.len());
+    sim.clear_faults();
+    fail("cuMemSetAccess");
+    Tag::wake(&[&tag], Restore::Nothing).unwrap_err();
+    Tag::wake(&[&tag], Restore::Backup).unwrap();
+    assert_eq!(byte(&stream, address), 7);
+    free(&allocator, address);
+    drop((tag, allocator));
+    assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
+}
+
+/// Nothing of it was handed out: it is ordinary memory, as it was.
+#[test]
+fn a_request_that_fails_in_a_capture_leaves_its_tag_no_graphs() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        free(&allocator, allocate_in(&tag, &allocator, 40 * MIB, &stream));
+        stream.synchronize().unwrap();
+        allocator.set_limit(41 * MIB).unwrap();
+        let capture = Capture::begin(&stream, RELAXED);
+        let scope = tag.enter().unwrap();
+        let refused = allocator.allocate_by_address(60 * MIB, &stream);
+        assert!(matches!(refused, Err(Error::DeviceOutOfMemory(_))), "{refused:?}");
+        drop((scope, capture.end().unwrap()));
+        assert_eq!(allocator.empty_cache().unwrap(), 40 * MIB);
+    });
+}

@@ -48,8 +48,8 @@ pub unsafe extern "C" fn cuda_mem_torch_checkpoint_pool(
 ///
 /// # Safety
 ///
-/// `checkpoint` came from [`cuda_mem_torch_checkpoint_pool`] for this device; what is told as freed is not used any more and not
-/// freed by anybody else. The functions may be called with `data`.
+/// `checkpoint` came from [`cuda_mem_torch_checkpoint_pool`] for this device; what is told as freed is not used any more, also not on
+/// recorded streams, and not freed by anybody else. The functions may be called with `data`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_restore_pool(
     device: c_int,

@@ -7,6 +7,10 @@ use loom::thread;
 /// A stream by its number, and the end of its work by whether it is reached.
 type Model = Owner<u64, bool>;
 
+fn is_reached(end: &End<bool>) -> bool {
+    matches!(end, End::At(true))
+}
+
 /// A heap with its owner. It is touched by whom it serves alone, and behind the end of whom it served before.
 struct Slot {
     owner: Model,
@@ -36,7 +40,7 @@ fn a_heap_serves_one_stream_after_the_other() {
             })
         };
         let comes = |stream: u64| {
-            slot.owner.settle(|reached| *reached);
+            slot.owner.settle(is_reached);
             if slot.owner.take_over(stream, &stream) {
                 assert!(slot.owner.is(stream));
                 assert_eq!(slot.owner.stream(), Some(stream));
@@ -47,7 +51,7 @@ fn a_heap_serves_one_stream_after_the_other() {
         let other = {
             let slot = Arc::clone(&slot);
             thread::spawn(move || {
-                slot.owner.settle(|reached| *reached);
+                slot.owner.settle(is_reached);
                 if slot.owner.take_over(3, &3) {
                     slot.heap.touch();
                     assert_eq!(slot.owner.end(3, |_| Some(End::Done)), Some(3));
@@ -57,7 +61,7 @@ fn a_heap_serves_one_stream_after_the_other() {
         comes(2);
         other.join().unwrap();
         ends.join().unwrap();
-        slot.owner.settle(|reached| *reached);
+        slot.owner.settle(is_reached);
         assert!(slot.owner.take_over(4, &4));
     });
 }
@@ -126,7 +130,7 @@ fn a_heap_waits_for_the_end_of_its_streams_work() {
             Err(end) => assert!(matches!(end, End::At(false))),
         }
         ends.join().unwrap();
-        slot.owner.settle(|reached| *reached);
+        slot.owner.settle(is_reached);
         assert!(!slot.owner.take_over(2, &2));
         slot.owner.settle(|_| true);
         assert!(slot.owner.take_over(2, &2));

@@ -255,8 +255,8 @@ impl CachingAllocator {
     ///
     /// # Safety
     ///
-    /// What [`Restored`] calls freed is not used any more, as for [`CachingAllocator::free_by_address`], and is not freed
-    /// again. What it calls allocated is used behind all earlier uses of that memory.
+    /// What [`Restored`] calls freed is not used any more, also not on streams that [`record_stream`](Self::record_stream) was told, and is
+    /// not freed again. What it calls allocated is used behind all earlier uses of that memory.
     pub unsafe fn restore_pool(&self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored> {
         self.shared().pools().restore(id, checkpoint)
     }

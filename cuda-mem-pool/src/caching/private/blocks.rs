@@ -26,6 +26,8 @@ pub(super) struct Routed<'s> {
     pub(super) pool: MempoolId,
     pub(super) stream: &'s Stream,
     pub(super) requested: usize,
+    /// Whether a graph uses what it gets, and the pool is not known to be a graph's yet.
+    pub(super) captures: bool,
 }
 
 /// What a look into a pool gave.
@@ -55,9 +57,10 @@ impl<'s> PrivatePools<'s> {
         while let Some(pool) = self.route(stream.id().as_raw()).filter(is_asked) {
             // The stream gets a slot: without one its memory would count as that of a stream that has ended.
             self.shared.streams.slot(stream)?;
-            self.note_capture(pool, stream)?;
+            let is_known = pool == MempoolId::NONE || lock(&self.private.state).is_captured(pool);
+            let captures = !is_known && stream.is_capturing()?;
             self.reuse_captured(stream);
-            let routed = Routed { pool, stream, requested };
+            let routed = Routed { pool, stream, requested, captures };
             let found = match self.look(routed)? {
                 Found::Miss(wanted, _) => self.reclaim_and_retry(routed, wanted)?,
                 found => found,
@@ -85,19 +88,8 @@ impl<'s> PrivatePools<'s> {
         routes.find(stream).or(default)
     }
 
-    /// Notes whether graphs may use what the pool hands out from now on.
-    fn note_capture(self, id: MempoolId, stream: &Stream) -> Result<()> {
-        if id == MempoolId::NONE || lock(&self.private.state).is_captured(id) || !stream.is_capturing()? {
-            return Ok(());
-        }
-        if let Ok(pool) = lock(&self.private.state).pools.get_mut(id) {
-            pool.is_captured = true;
-        }
-        Ok(())
-    }
-
     pub(super) fn look(self, routed: Routed<'_>) -> Result<Found> {
-        let Routed { pool: id, stream, requested } = routed;
+        let Routed { pool: id, stream, requested, captures } = routed;
         let mut state = lock(&self.private.state);
         let Some(pool) = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable()) else {
             return Ok(Found::Gone);
@@ -110,13 +102,16 @@ impl<'s> PrivatePools<'s> {
         let found = pool.heap.allocate(stream.id().as_raw(), requested as u64);
         match found.ok_or(Error::TooLarge { bytes: requested })? {
             Allocation::Miss(wanted) => Ok(Found::Miss(wanted, pool.source.clone())),
-            Allocation::Hit(block) => Ok(Found::Block(self.hand_out(state, routed, &block))),
+            Allocation::Hit(block) => {
+                pool.is_captured |= captures;
+                Ok(Found::Block(self.hand_out(state, routed, &block)))
+            }
         }
     }
 
     /// Hands a block out that was free, and tells of it without the lock.
     fn hand_out(self, state: MutexGuard<'_, PoolState>, routed: Routed<'_>, block: &Block) -> u64 {
-        let Routed { pool, stream, requested } = routed;
+        let Routed { pool, stream, requested, .. } = routed;
         self.count_live(block);
         drop(state);
         self.tell(Action::Alloc, pool, block.address, requested, stream.id().as_raw());
@@ -131,7 +126,7 @@ impl<'s> PrivatePools<'s> {
         bytes: u64,
         source: Option<&Arc<dyn RawResource>>,
     ) -> Result<Option<Found>> {
-        let Routed { pool: id, stream, requested } = routed;
+        let Routed { pool: id, stream, requested, captures } = routed;
         // What is not used of a page is held all the same.
         wanted.bytes = bytes.next_multiple_of(if source.is_some() { 1 } else { SLAB as u64 });
         let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
@@ -161,7 +156,12 @@ impl<'s> PrivatePools<'s> {
         let in_use = state.pools.get_mut(id).ok().filter(|pool| {
             !pool.is_freeable() && !pool.is_asleep && pool.source.is_some() == source.is_some()
         });
-        let block = match in_use.map(|pool| pool.heap.add_segment(&wanted, address)) {
+        let added = in_use.map(|pool| {
+            let block = pool.heap.add_segment(&wanted, address);
+            pool.is_captured |= captures && block.is_ok();
+            block
+        });
+        let block = match added {
             Some(Ok(block)) => block,
             refusal => {
                 drop(state);
@@ -189,7 +189,8 @@ impl<'s> PrivatePools<'s> {
     pub(in crate::caching) fn borrow_on_oom(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
         let mut state = lock(&self.private.state);
         let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
-        Ok(lent.map(|(pool, block)| self.hand_out(state, Routed { pool, stream, requested }, &block)))
+        let routed = |pool| Routed { pool, stream, requested, captures: false };
+        Ok(lent.map(|(pool, block)| self.hand_out(state, routed(pool), &block)))
     }
 
     pub(super) fn count_live(self, block: &Block) {
@@ -248,7 +249,7 @@ impl<'s> PrivatePools<'s> {
 
     /// Completes the frees whose uses are over, but for pools that a graph may be captured from now.
     pub(in crate::caching) fn poll(self) {
-        if !self.private.pending.has_freed() {
+        if !self.private.pending.has_freed(|_| true) {
             return;
         }
         let capturing = self.capturing();

@@ -1,7 +1,7 @@
 //! What is tried when a private pool has no memory for a request, and how segments go back to where they came from.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cuda_mem_core::{Stream, Uses, catch_panic};
 
@@ -133,13 +133,14 @@ impl PrivatePools<'_> {
         if waits {
             self.shared.wait_for_lost_streams();
         }
-        let until = Instant::now() + REACHED;
-        let (mut bytes, mut result) = (0usize, Ok(()));
+        let (mut bytes, mut result, mut patience) = (0usize, Ok(()), REACHED);
         for taken in all {
             let users = self.users(&taken, waits);
-            let outcome = if users.is_some_and(|users| are_quiet(&users, waits, until)) {
+            let outcome = if users.is_some_and(|users| are_quiet(&users, waits, patience)) {
                 self.release(&taken)
             } else {
+                // One busy stream is looked at for long, not each of many.
+                patience = Duration::ZERO;
                 lock(&self.private.state).pools.put_back(&taken).map(|()| 0).map_err(Error::from)
             };
             match outcome {
@@ -186,7 +187,7 @@ impl PrivatePools<'_> {
         };
         let mut users = Vec::new();
         for slot in slots {
-            match slot.owner.served() {
+            match slot.owner.place() {
                 Ok(stream) => users.push(stream),
                 Err(End::Done) => {}
                 Err(End::At(point)) if waits => point.synchronize().ok()?,
@@ -266,9 +267,9 @@ impl Climb for Climber<'_> {
 const REACHED: Duration = Duration::from_micros(50);
 
 /// Whether streams are known to have done all that they were given.
-fn are_quiet(users: &[Stream], waits: bool, until: Instant) -> bool {
+fn are_quiet(users: &[Stream], waits: bool, patience: Duration) -> bool {
     let uses = Uses::new();
     let is_known = users.iter().all(|user| uses.record_stream(user).is_ok());
-    let wait = || if waits { uses.wait() } else { uses.wait_for(until.duration_since(Instant::now())) };
+    let wait = || if waits { uses.wait() } else { uses.wait_for(patience) };
     is_known && wait().is_ok()
 }

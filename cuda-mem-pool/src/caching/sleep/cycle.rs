@@ -139,6 +139,10 @@ impl Tag {
         if cycles.is_empty() {
             return Ok(Vec::new());
         }
+        if segments_of(&cycles).any(|segment| segment.is_stale()) {
+            // Copies of a wake that failed may run yet.
+            shared.context.point()?.synchronize()?;
+        }
         let stream = Stream::new(&shared.context)?;
         let (claim, memory) = obtain(shared, &cycles)?;
         let mapped = map_all(&cycles, memory, restore, &stream);

@@ -1,7 +1,6 @@
 //! The memory of a tag: segments whose memory can go and come back at the same addresses.
 //!
-//! A segment is a reserved range of addresses and the handle that is mapped there. While it sleeps its addresses stay reserved and have no
-//! memory.
+//! A segment is a reserved range of addresses and the handle that is mapped there. Asleep, its addresses are reserved without memory.
 //!
 //! # Safety
 //!

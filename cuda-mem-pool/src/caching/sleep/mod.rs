@@ -86,8 +86,7 @@ pub struct Slept {
     pub kept: Vec<Kept>,
     /// Of `freed`, the bytes that the driver does not show as free: another holder (an export, an import) has them, or another process took them.
     pub missing: usize,
-    /// Segments that the driver refused to unmap, which stay awake and can be put to sleep later, or whose memory it refused to take, which
-    /// sleep.
+    /// Segments that the driver refused to unmap: they stay awake and can sleep later. Those whose memory it refused to take sleep.
     pub refused: Vec<(Range<CUdeviceptr>, Error)>,
     /// What registrants did.
     pub notices: Vec<Notice>,
@@ -306,8 +305,7 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`]: `HasMemory` if it has memory already, and others; [`SleepError::Asleep`]; [`SleepError::Busy`]; [`Error::Core`] in a
-    /// forked child.
+    /// [`Error::Pool`]: `HasMemory` if it has memory already, and others; [`SleepError::Asleep`]; [`SleepError::Busy`]; `Forked`.
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         refuse_tag_s(id)?;
