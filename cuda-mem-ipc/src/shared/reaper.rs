@@ -106,13 +106,6 @@ pub(super) fn wake() {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ready {
-    Woken,
-    Exit(usize),
-    Connection(usize),
-}
-
 impl Shift {
     fn wake(&self) {
         // It fails only when it was woken 2^64 times.
@@ -136,15 +129,14 @@ impl Shift {
                     return None;
                 }
             }
-            let ready = wait(&self.wake_up, &watches);
+            let exited = wait(&self.wake_up, &watches);
             let (mut count, mut urgent) = ([0; 8], Vec::new());
             // Empty if it was not woken.
             let _ = rustix::io::read(&self.wake_up, &mut count);
             // From the last on, so that what takes a removed one's place has had its turn.
             for index in (0..watches.len()).rev() {
-                let exited = ready.contains(&Ready::Exit(index));
-                let came = ready.contains(&Ready::Connection(index));
-                if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited, &mut urgent)) {
+                let exited = exited.contains(&Some(index));
+                if watches.get_mut(index).is_some_and(|watch| !watch.turn(exited, &mut urgent)) {
                     // The last share in a connection has streams to wait for.
                     drop_in_background(watches.swap_remove(index));
                 }
@@ -159,13 +151,14 @@ impl Shift {
     }
 }
 
-fn wait(wake_up: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
+/// The places of peers that have exited, and None for whatever else has come.
+fn wait(wake_up: &OwnedFd, watches: &[Watch]) -> Vec<Option<usize>> {
     let mut poller = Poller::new();
-    poller.readable(Ready::Woken, wake_up);
+    poller.readable(None, wake_up);
     let mut limit = if DROPS.is_behind() { TICK } else { Duration::from_secs(3600) };
     for (index, watch) in watches.iter().enumerate() {
         let connection = watch.link.connection();
-        poller.readable(Ready::Exit(index), connection.peer());
+        poller.readable(Some(index), connection.peer());
         if watch.closed.is_some() || watch.is_refused || watch.link.is_restless() {
             limit = limit.min(TICK);
         }
@@ -174,7 +167,7 @@ fn wait(wake_up: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
                 limit = Duration::ZERO;
             }
             if watch.link.may_read() && !watch.is_refused {
-                poller.readable(Ready::Connection(index), connection);
+                poller.readable(None, connection);
             }
         }
     }
@@ -183,25 +176,18 @@ fn wait(wake_up: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
         thread::sleep(TICK);
         let has_exited = |watch: &Watch| matches!(watch.link.connection().peer().is_alive(), Ok(false));
         let exited = watches.iter().enumerate().filter(|(_, watch)| has_exited(watch));
-        exited.map(|(index, _)| Ready::Exit(index)).collect()
+        exited.map(|(index, _)| Some(index)).collect()
     })
 }
 
 impl Watch {
     /// Whether it is to be watched any longer.
-    fn turn(&mut self, came: bool, exited: bool, urgent: &mut Vec<Urgent>) -> bool {
+    fn turn(&mut self, exited: bool, urgent: &mut Vec<Urgent>) -> bool {
         if self.closed.is_none() {
-            let was_refused = std::mem::replace(&mut self.is_refused, false);
             // What a peer had sent before it ended counts.
-            let ended = match Arc::clone(&self.link).service(urgent) {
-                Err(error) if error.is_the_system_s() => {
-                    self.is_refused = true;
-                    // Nothing but its end was listened for: what it had sent cannot be had.
-                    came && was_refused
-                }
-                served => served.is_err(),
-            };
-            if ended {
+            let served = Arc::clone(&self.link).service(urgent);
+            self.is_refused = served.as_ref().is_err_and(Error::is_the_system_s);
+            if served.is_err() && !self.is_refused {
                 self.closed = Some(Instant::now());
             }
         }
