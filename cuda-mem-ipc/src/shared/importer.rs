@@ -75,9 +75,6 @@ pub(super) struct ImportLink {
     slabs: AtomicUsize,
     let_go: Mutex<Vec<u64>>,
     is_reclaiming: Arc<AtomicBool>,
-    /// The importer is gone and so is what it had of the segments; their exporter may not have heard of it. Changes with
-    /// [`segments`](Self::segments) alone.
-    has_let_go: AtomicBool,
     /// The exporter sleeps, and could not be woken.
     is_to_wake: AtomicBool,
     /// Where releases are recorded that have no stream of their own.
@@ -155,7 +152,6 @@ impl Importer {
             slabs: AtomicUsize::new(0),
             let_go: Mutex::default(),
             is_reclaiming: Arc::default(),
-            has_let_go: AtomicBool::new(false),
             is_to_wake: AtomicBool::new(false),
             stream: OnceLock::new(),
             is_open: AtomicBool::new(true),

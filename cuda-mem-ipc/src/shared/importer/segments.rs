@@ -1,6 +1,5 @@
 //! The segments that an exporter has announced: how they are heard of, mapped, and let go of.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -272,23 +271,24 @@ impl ImportLink {
                 Ok(())
             }
             // They were let go of before their exporter heard of it.
-            None if self.has_let_go.load(Ordering::SeqCst) => Ok(()),
+            None if self.is_let_go() => Ok(()),
             None => Err(self.breaks("it retires a segment that it did not announce")),
         }
     }
 
     /// Nothing more will come of any segment. Their release waits for streams.
     pub(super) fn forget_all(&self) {
-        forget_all(&mut lock(&self.segments));
+        let segments = std::mem::take(&mut *lock(&self.segments));
+        if !segments.is_empty() {
+            drop_in_background(segments);
+        }
     }
 
     /// Tells the exporter which segments are gone here, and has those go that can.
     pub(super) fn let_go_of_slabs(&self) {
         if self.is_let_go() {
             // The exporter need not say that they are used no more.
-            let mut segments = lock(&self.segments);
-            self.has_let_go.store(true, Ordering::SeqCst);
-            forget_all(&mut segments);
+            self.forget_all();
         }
         // What has been freed in stream order ends here. It may wait for streams, so that it is not done by the thread that asks.
         if !self.is_reclaiming.swap(true, Ordering::SeqCst) {
@@ -314,12 +314,6 @@ impl Drop for ImportLink {
             // Nobody has a buffer of it any more.
             self.forget_all();
         }
-    }
-}
-
-fn forget_all(segments: &mut BTreeMap<u64, Arc<Known>>) {
-    if !segments.is_empty() {
-        drop_in_background(std::mem::take(segments));
     }
 }
 
