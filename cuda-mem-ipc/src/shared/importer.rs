@@ -31,9 +31,6 @@ const SPIN: Duration = Duration::from_micros(20);
 /// few it may have taken that one's.
 const WOKEN: Duration = Duration::from_micros(5);
 
-/// How often between two looks at the clock, which takes as long as several looks at the ring.
-const LOOKS: u32 = 16;
-
 /// Receives buffers from the process at the other end of a connection, which has an [`Exporter`](super::Exporter).
 ///
 /// A segment is mapped once in a process, whichever connections to its exporter bring buffers of it: in the background as soon as it was
@@ -210,16 +207,8 @@ impl ImportLink {
     fn look(&self, deadline: Deadline, spin: Duration) {
         let position = lock(&self.entries).position();
         let end = deadline.min(Deadline::after(spin));
-        loop {
-            for _ in 0..LOOKS {
-                if ring::has_more(&self.ring, position) {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-            if end.has_passed() {
-                return;
-            }
+        while !ring::has_more(&self.ring, position) && !end.has_passed() {
+            std::hint::spin_loop();
         }
     }
 
