@@ -57,8 +57,6 @@ struct Waits {
     list: Vec<Waiting>,
     /// From so many on, those that are over are forgotten.
     prune_at: usize,
-    /// When the watching thread looks for ranks that are late.
-    next: Option<Instant>,
     noted: u64,
 }
 
@@ -205,13 +203,12 @@ impl State {
         }
         let number = waits.noted;
         waits.noted += 1;
+        // The watching thread wakes up at the first deadline that there is.
+        let mut others = waits.list.iter().filter_map(|other| other.deadline);
+        let is_first = deadline.is_some_and(|at| others.all(|other| at < other));
         waits.list.push(Waiting { number, rank: Some(rank), line: line.clone(), fence, deadline });
-        let is_sooner = deadline.is_some_and(|deadline| waits.next.is_none_or(|next| deadline < next));
-        if is_sooner {
-            waits.next = deadline;
-        }
         drop(waits);
-        if is_sooner {
+        if is_first {
             self.wake();
         }
         Ok(number)
@@ -233,13 +230,10 @@ impl State {
         }
         let now = Instant::now();
         let mut waits = lock(&self.waits);
-        if waits.next.is_none_or(|next| next > now) {
-            return (None, waits.next);
-        }
         let is_due = |waiting: &Waiting| waiting.deadline.is_some_and(|deadline| deadline <= now);
         waits.list.retain(|waiting| !is_due(waiting) || !waiting.is_over());
-        waits.next = waits.list.iter().filter_map(|waiting| waiting.deadline).min();
-        (waits.list.iter().find(|waiting| is_due(waiting)).and_then(|waiting| waiting.rank), waits.next)
+        let late = waits.list.iter().find(|waiting| is_due(waiting)).and_then(|waiting| waiting.rank);
+        (late, waits.list.iter().filter_map(|waiting| waiting.deadline).min())
     }
 
     /// Whether a stream still waits for a rank.
