@@ -79,13 +79,13 @@ pub(super) enum Word {
 }
 
 impl State {
-    /// Whether a stream here was made to wait for what the word has not come to.
+    /// Whether a stream here was made to wait for what the word has not come to. If none was, another process may store anything.
     pub(super) fn is_awaited(&self, word: &AtomicU64) -> bool {
-        !has_come_to(word, self.awaited.load(Ordering::SeqCst))
+        let awaited = self.awaited.load(Ordering::SeqCst);
+        awaited > 0 && !has_come_to(word, awaited)
     }
 
-    /// As [`State::is_awaited`], for who looks again and again: each look lets those go once more who wait for a poisoned line,
-    /// whose word a writer that lives on has moved back.
+    /// As [`State::is_awaited`], for who looks again and again: each look poisons a poisoned line once more whose word was moved back.
     pub(super) fn is_awaited_still(&self, generation: &AtomicU64, flag: &AtomicU64) -> bool {
         let is_awaited = self.is_awaited(generation);
         if is_awaited && self.poisoned.load(Ordering::SeqCst) {

@@ -155,6 +155,20 @@ fn a_word_is_not_awaited_if_the_wait_was_refused() {
     });
 }
 
+/// Another process may store anything in it.
+#[test]
+fn a_word_that_no_stream_waits_for_is_not_awaited() {
+    on_simulator(|_, context| {
+        let (driver, words) = (context.driver(), SharedWords::create(context, 1).unwrap());
+        for value in [1 << 63, u64::MAX] {
+            words.mapping().word(0).unwrap().store(value, Ordering::SeqCst);
+            assert!(driver.while_nothing_is_awaited(|| ()).is_some(), "{value:#x}");
+        }
+        drop(words);
+        until("nothing waits", || driver.registrations_left() == 0);
+    });
+}
+
 /// Who registers memory in another way than what was left of it does not wait for the thread that tries again.
 #[test]
 fn what_is_left_goes_when_its_memory_is_registered_in_another_way() {
