@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device};
+use rustix::fs::SeekFrom;
 
 use crate::error::{Error, Result};
 use crate::transport::Descriptors;
@@ -19,10 +20,11 @@ pub(crate) fn open(descriptors: Descriptors) -> Result<SharedMapping> {
     Ok(SharedMapping::open(file)?)
 }
 
-/// How many bytes of a file in memory have pages. What has none would be made when it is pinned, by the process that pins it.
+/// How many bytes of a file in memory come before the first that has no page, all of them if none is without. Such a page would be made when it is
+/// pinned, by the process that pins it. What lies behind the end of the file does not count.
 pub(crate) fn bytes_there(file: impl AsFd) -> Result<usize> {
-    let blocks = rustix::fs::fstat(file).map_err(Error::system("fstat"))?.st_blocks;
-    Ok(usize::try_from(blocks).unwrap_or(0).saturating_mul(512))
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(0)).map_err(Error::system("lseek"))?;
+    Ok(usize::try_from(hole).unwrap_or(0))
 }
 
 /// The device of a UUID, as this process numbers it.

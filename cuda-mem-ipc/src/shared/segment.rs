@@ -201,7 +201,7 @@ impl Segment {
                 // Of a file in memory the system knows this itself.
                 let file = memory_file::open(std::mem::take(descriptors))?;
                 // It is pinned, and what is pinned has to be there: the exporter's, not made by this process for it.
-                let found = file.bytes().min(bytes_there(&file)?);
+                let found = bytes_there(&file)?;
                 if file.bytes() != bytes || found < bytes {
                     return Err(Error::WrongSize { said: said.bytes, found });
                 }

@@ -15,6 +15,9 @@ use cuda_mem_ipc::shared::wire::{
 };
 use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::Connection;
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 
 use crate::common::World;
 use crate::common::gate::Gate;
@@ -470,7 +473,6 @@ fn a_release_that_never_comes_ends_with_its_peer() {
 
 /// Takes pages out of memory for fences.
 fn punch(words: &SharedWords) -> rustix::io::Result<()> {
-    use rustix::fs::{FallocateFlags, fallocate};
     fallocate(words, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)
 }
 
@@ -572,12 +574,21 @@ fn host_memory_that_is_not_there_is_not_pinned() {
     let world = World::new();
     let (importer, hostile, words) = importer(&world);
     let holes = SharedMapping::create(1 << 30).unwrap();
-    let bytes = holes.bytes() as u64;
-    let said = wire::Segment { segment: 0, generation: generation(), bytes, place: Place::Host };
-    say(&hostile, Message::Segment(said.clone()), &[holes.as_fd()]);
-    hand(&words, part(0, 1));
-    let refused = importer.recv(LIMIT);
-    assert!(matches!(refused, Err(Error::WrongSize { said, found: 0 }) if said == bytes), "{refused:?}");
+    // As many pages as it has bytes, all of them behind its end.
+    let beyond = memfd_create("beyond", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&beyond, 1 << 16).unwrap();
+    fallocate(&beyond, FallocateFlags::KEEP_SIZE, 1 << 16, 1 << 16).unwrap();
+    fcntl_add_seals(&beyond, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    for (segment, bytes, file) in [(0, 1 << 30, holes.as_fd()), (1, 1 << 16, beyond.as_fd())] {
+        let said = wire::Segment { segment, generation: generation(), bytes, place: Place::Host };
+        say(&hostile, Message::Segment(said), &[file]);
+        hand(&words, buffer(segment, segment, 0, 1));
+        let refused = importer.recv(LIMIT);
+        assert!(
+            matches!(refused, Err(Error::WrongSize { said, found: 0 }) if said == bytes),
+            "{segment}: {refused:?}"
+        );
+    }
 }
 
 /// Nobody looks after a peer that has given everything back: what it takes back then would be taken back for good.
