@@ -4,6 +4,7 @@ use cuda_mem_pool::cuda_mem_core::Context;
 
 use super::{Exporter, Importer};
 use crate::error::{Error, Result};
+use crate::primitive::refuse_forked;
 use crate::transport::{Address, Connection, Deadline, Listener, PeerPolicy};
 
 impl Exporter {
@@ -46,6 +47,7 @@ impl Exporter {
     ///
     /// Those of [`Address::of_user`], [`Listener::bind`] and [`Exporter::new`]; [`Error::Timeout`] when no importer comes.
     pub fn listen(name: &str, context: &Context, deadline: impl Into<Deadline>) -> Result<Self> {
+        refuse_forked()?;
         let deadline = deadline.into();
         let listener = Listener::bind(&Address::of_user(name)?, deadline)?;
         loop {
@@ -66,6 +68,7 @@ impl Importer {
     /// Those of [`Address::of_user`], [`Connection::connect`] and [`Importer::new`]; [`Error::NotListening`] and [`Error::PeerExited`] when there is
     /// no listener until the deadline.
     pub fn connect(name: &str, context: &Context, deadline: impl Into<Deadline>) -> Result<Self> {
+        refuse_forked()?;
         let (deadline, address) = (deadline.into(), Address::of_user(name)?);
         let connection = Connection::connect_soon(&address, &PeerPolicy::default(), deadline)?;
         Self::new(context, connection, deadline)

@@ -7,7 +7,7 @@ use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use crate::common::child;
 use crate::common::pair::{self, Channel, checksum, test_name};
 use crate::common::{World, pattern};
-use crate::link::{LIMIT, download, eventually, export_to, import_from, upload};
+use crate::link::{LIMIT, SHORT, download, eventually, export_to, import_from, upload};
 use crate::raw::both_ends;
 
 const LEN: usize = 10_000;
@@ -62,6 +62,8 @@ fn a_forked_child_gets_errors_and_harms_nobody() {
             expect_forked(SharedPool::new(&world.context, &SharedPoolOptions::default()))?;
             expect_forked(Exporter::new(&world.context, here, LIMIT))?;
             expect_forked(Importer::new(&world.context, there, LIMIT))?;
+            expect_forked(Exporter::listen("forked", &world.context, SHORT))?;
+            expect_forked(Importer::connect("forked", &world.context, SHORT))?;
             if (pool.trim(), exporter.leases()) != (0, 0) {
                 return Err("a child has no memory".into());
             }

@@ -4,14 +4,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_core::{DeviceBuffer, Error as CoreError, Stream};
-use cuda_mem_ipc::symmetric::{Error, NativeBackend, SymmetricBackend};
+use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions, NativeBackend, SymmetricBackend};
 
 use crate::common::World;
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, test_name};
-use crate::rank::{Crew, Rank, SOON, Seat, culprit, until_broken, until_idle};
+use crate::rank::{Crew, Rank, SOON, Seat, culprit, options, until_broken, until_idle};
 
 const LEFT: u64 = 2;
 
@@ -154,31 +154,33 @@ fn a_forked_child_has_nothing_and_its_parent_keeps_all() {
         let rank = crew.seat.join();
         let buffer = rank.empty(1000);
         let memory = buffer.rendezvous(None).unwrap();
-        // Its child has copies of all of it, to drop.
-        let (mut copies, copy) = (None, (memory.clone(), rank.group.clone()));
+        let Rank { native, group, stream, context, _turn } = rank;
+        // Its child has all of it, to drop.
+        let mut all = Some((native, group, buffer, memory));
         child::forked(|| {
-            copies = Some(copy);
-            let device = memory.device();
+            let (native, group, buffer, memory) = all.take().unwrap();
+            let (device, options) = (memory.device(), GroupOptions { timeout: SOON, ..options() });
             let refused = [
                 memory.check(),
-                memory.barrier(&rank.stream, 0, None),
-                rank.native.alloc(2000, device, Some("ranks")).map(drop),
+                memory.barrier(&stream, 0, None),
+                native.alloc(2000, device, Some("ranks")).map(drop),
                 // SAFETY: it does nothing.
-                unsafe { rank.native.take(buffer.as_raw()) }.map(drop),
-                rank.native.rendezvous(buffer.as_raw(), None).map(drop),
-                rank.native.add_group(&rank.group),
+                unsafe { native.take(buffer.as_raw()) }.map(drop),
+                native.rendezvous(buffer.as_raw(), None).map(drop),
+                native.add_group(&group),
                 // SAFETY: as above.
-                unsafe { rank.native.remove_group("ranks") }.map(drop),
+                unsafe { native.remove_group("ranks") }.map(drop),
+                Group::join(&context, "forked", 0, 2, &crew.seat.directory, &options).map(drop),
             ];
             for (index, refused) in refused.into_iter().enumerate() {
                 if !matches!(refused, Err(Error::Core(CoreError::Forked))) {
                     return Err(format!("{index}: {refused:?}\n"));
                 }
             }
-            copies = None;
             Ok(())
         });
-        drop(copies);
+        let (native, group, _buffer, memory) = all.unwrap();
+        let rank = Rank { native, group, stream, context, _turn };
         rank.meet(&*memory);
         rank.meet(&*rank.memory(2000));
         crew.finish();

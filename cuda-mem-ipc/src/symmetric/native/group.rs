@@ -343,7 +343,8 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if forked() {
-            // The group is the parent's: its thread is not here, and its group goes on.
+            // The group is the parent's and goes on. Its thread is not here: the drop of its handle would detach what is not there.
+            let _ = std::mem::ManuallyDrop::new(self.watch.take());
             return;
         }
         // What still waits would hold up the release of the memory.

@@ -12,6 +12,7 @@ use super::state::State;
 use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
 use crate::memory_file;
+use crate::primitive::refuse_forked;
 use crate::symmetric::{Error, Result};
 use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller, peer_pid};
 
@@ -61,6 +62,7 @@ impl Group {
         directory: impl AsRef<Path>,
         options: &GroupOptions,
     ) -> Result<Self> {
+        refuse_forked()?;
         let joining = Joining::new(name, rank, world_size, options)?;
         let connections = joining.connect(directory.as_ref())?;
         joining.complete(context, connections)
