@@ -5,8 +5,8 @@ mod blame;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -17,7 +17,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::*;
 use crate::primitive::lock;
-use crate::symmetric::native::announced::{ANNOUNCED, LEFT_ALONE, MAX_NUMBER, Row};
+use crate::symmetric::native::announced::{ANNOUNCED, Announced, Came, LEFT_ALONE, MAX_NUMBER, Row};
 use crate::symmetric::native::directory::ENDED;
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
@@ -277,21 +277,70 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
 }
 
 #[test]
-fn no_more_is_mapped_of_a_rank_than_it_can_name() {
+fn no_more_is_mapped_of_a_rank_than_it_can_name_and_no_more_words_than_it_can_need() {
+    // Behind one allocation, of which four have words in a piece.
+    let needed = (1 + KEPT as u64) / 4 + ANNOUNCED as u64;
+    for (number, accepted) in [(MAX_NUMBER, MAX_NUMBER), (needed + 1, needed)] {
+        let pair = Pair::new();
+        let address = pair.alloc();
+        pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
+        pair.rendezvous(address).unwrap();
+        let Some(peer) = &pair.good.inner.state.peers[1] else { panic!("no peer") };
+        let piece = Arc::clone(&lock(&peer.pieces.mapped)[0]);
+        let mut mapped = vec![piece; usize::try_from(number).unwrap()];
+        let words = SharedMapping::create(64 << 10).unwrap();
+        words.write(0, &vec![0; words.bytes()]).unwrap();
+        let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
+        let next = (PieceInfo { number: U64::new(number), room: U64::new(4) }, words);
+        match Row::map_next(&pair.good.inner, 1, &mut mapped, next) {
+            Err(Error::Invalid { rank: 1, value, most, .. }) => assert_eq!((value, most), (number, accepted)),
+            other => panic!("{number}: {other:?}"),
+        }
+        assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
+    }
+}
+
+/// Whenever one is mapped another one is announced.
+#[derive(Debug)]
+struct Endless;
+
+static ENDLESS: LazyLock<Row<Endless>> = LazyLock::new(Row::new);
+
+impl Endless {
+    /// How many are announced and not mapped, and how many there are, so that there is an end at all.
+    const AHEAD: usize = LEFT_ALONE + 4;
+    const ALL: u64 = 1000;
+
+    fn announce(number: u64) {
+        let file = std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        assert!(ENDLESS.announce(U64::new(number).as_bytes(), vec![file].into()));
+    }
+}
+
+impl Announced for Endless {
+    type Info = U64;
+    const PLACE: usize = 0;
+    const TEXTS: [&'static str; 3] = [""; 3];
+
+    fn number(info: &U64) -> u64 {
+        info.get()
+    }
+
+    fn open(_: &Inner, _: usize, (number, _): Came<Self>, _: Option<Arc<Self>>) -> Result<Arc<Self>> {
+        if number.get() < Self::ALL {
+            Self::announce(number.get() + Self::AHEAD as u64);
+        }
+        Ok(Arc::new(Self))
+    }
+}
+
+#[test]
+fn what_a_rank_announces_meanwhile_is_not_mapped_by_the_same_call() {
     let pair = Pair::new();
-    let address = pair.alloc();
-    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
-    pair.rendezvous(address).unwrap();
-    let Some(peer) = &pair.good.inner.state.peers[1] else { panic!("no peer") };
-    let piece = Arc::clone(&lock(&peer.pieces.mapped)[0]);
-    let mut mapped = vec![piece; usize::try_from(MAX_NUMBER).unwrap()];
-    let words = SharedMapping::create(64 << 10).unwrap();
-    words.write(0, &vec![0; words.bytes()]).unwrap();
-    let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
-    let next = (PieceInfo { number: U64::new(MAX_NUMBER), room: U64::new(4) }, words);
-    let refused = Row::map_next(&pair.good.inner, 1, &mut mapped, next);
-    assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
-    assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
+    (0..Endless::AHEAD as u64).for_each(Endless::announce);
+    ENDLESS.map_ahead(&pair.good.inner, 1).unwrap();
+    let mapped = lock(&ENDLESS.mapped).len();
+    assert_eq!((mapped, ENDLESS.len()), (Endless::AHEAD - LEFT_ALONE, Endless::AHEAD));
 }
 
 #[test]

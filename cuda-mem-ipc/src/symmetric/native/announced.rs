@@ -92,13 +92,12 @@ impl<T: Announced> Row<T> {
         }
     }
 
-    /// Maps all but the last few.
-    fn map_ahead(&self, own: &Inner, rank: usize) -> Result<()> {
+    /// Maps all but the last few of what has come. What comes meanwhile is for the next call: a rank may go on without end.
+    pub(super) fn map_ahead(&self, own: &Inner, rank: usize) -> Result<()> {
         // The thread that has the lock maps what comes, and may wait for that.
         let Some(mut mapped) = try_lock(&self.mapped) else { return Ok(()) };
-        while self.len() > LEFT_ALONE
-            && let Some(next) = self.announced.next()
-        {
+        for _ in LEFT_ALONE..self.len() {
+            let Some(next) = self.announced.next() else { break };
             Self::map_next(own, rank, &mut mapped, next)?;
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use cuda_mem_pool::cuda_mem_core::{Context, Device, DeviceCopy, Error as CoreErr
 
 use zerocopy::IntoBytes;
 
+use super::announced::ORDER;
 use super::lookup::Allocation;
 use super::memory::NativeMemory;
 use super::message::{self, PieceInfo};
@@ -63,8 +65,10 @@ pub(super) struct Inner {
     pub(super) options: GroupOptions,
     pub(super) state: Arc<State>,
     watch: Option<JoinHandle<()>>,
-    /// Held while ranks are waited for; the order of allocations is the order of this lock.
-    pub(super) making: Mutex<Making>,
+    /// This rank's segments. Held while ranks are waited for; the order of allocations is the order of this lock.
+    pub(super) making: Mutex<Vec<Arc<OwnSegment>>>,
+    /// How many allocations there were. Changes under that lock.
+    pub(super) made: AtomicU64,
     /// What is found by address. Held for a moment, never with `making`.
     pub(super) own: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
     words: Arc<OwnWords>,
@@ -74,12 +78,6 @@ pub(super) struct Inner {
     pub(super) barrier: Mutex<Option<Arc<Allocation>>>,
     /// One exchange at a time: the order is the ranks' order.
     pub(super) exchanging: Mutex<()>,
-}
-
-#[derive(Default)]
-pub(super) struct Making {
-    pub(super) segments: Vec<Arc<OwnSegment>>,
-    next: u64,
 }
 
 /// The same number of values on every rank of a [`Group`], each rank's within reach of all.
@@ -132,6 +130,7 @@ impl Group {
             state,
             watch: Some(watch),
             making: Mutex::default(),
+            made: AtomicU64::new(0),
             own: Mutex::default(),
             words: Arc::default(),
             pending: Mutex::default(),
@@ -276,25 +275,25 @@ impl Inner {
         self.state.check()?;
         let len = size.max(1).checked_next_multiple_of(GRANULE);
         let len = len.ok_or(CoreError::TooLarge { count: size, size: 1 })?;
-        let (_reports, mut making) = lock_over_calls(&self.making);
+        let (_reports, mut segments) = lock_over_calls(&self.making);
         self.state.expect_awake()?;
         let mut words = self.take_words()?;
         words.go_on()?;
-        let found = making.segments.iter().find_map(|own| Some((Arc::clone(own), own.take(len)?)));
+        let found = segments.iter().find_map(|own| Some((Arc::clone(own), own.take(len)?)));
         let (segment, block) = match found {
             Some(found) => found,
             None => {
-                let segment = self.grow(making.segments.len() as u64, len)?;
-                making.segments.push(Arc::clone(&segment));
+                let segment = self.grow(segments.len() as u64, len)?;
+                segments.push(Arc::clone(&segment));
                 let block = segment
                     .take(len)
                     .ok_or(CoreError::OutOfRange { range: 0..len, len: segment.segment.mapping.bytes() })?;
                 (segment, block)
             }
         };
-        let allocation = Arc::new(Allocation::new(segment, block, words, size, making.next));
+        let allocation = Arc::new(Allocation::new(segment, block, words, size, self.made.load(ORDER)));
         self.state.directory.publish(self.state.rank, allocation.entry())?;
-        making.next += 1;
+        self.made.fetch_add(1, ORDER);
         Ok(allocation)
     }
 

@@ -47,7 +47,7 @@ impl Group {
     pub unsafe fn sleep(&self) -> Result<usize> {
         refuse_forked()?;
         let (inner, (_reports, making)) = (&*self.inner, lock_over_calls(&self.inner.making));
-        let (state, own) = (&inner.state, &making.segments);
+        let (state, own) = (&inner.state, &*making);
         if state.expect_awake().is_err() {
             return Ok(0);
         }
@@ -78,7 +78,7 @@ impl Group {
     pub fn wake(&self) -> Result<()> {
         refuse_forked()?;
         let (inner, (_reports, making)) = (&*self.inner, lock_over_calls(&self.inner.making));
-        let own = &making.segments;
+        let own = &*making;
         if inner.state.expect_awake().is_ok() {
             return Ok(());
         }

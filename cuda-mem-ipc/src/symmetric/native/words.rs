@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
 
-use super::announced::{Announced, Came};
+use super::announced::{ANNOUNCED, Announced, Came};
+use super::directory::KEPT;
 use super::group;
 use super::message::PieceInfo;
 use crate::LARGEST_PAGE;
@@ -89,11 +90,16 @@ impl Announced for Piece {
         (info, memory): Came<Self>,
         _: Option<Arc<Self>>,
     ) -> Result<Arc<Self>, Error> {
-        let (ranks, room) = (own.state.ranks(), own.options.segment_allocations);
+        let (ranks, room, number) = (own.state.ranks(), own.options.segment_allocations, info.number.get());
         let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
         // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
         if info.room.get() != room as u64 {
             return Err(invalid("the number of allocations that words are for", info.room.get(), room));
+        }
+        // A piece is made when allocations have all that were before. A rank is ahead by as many as are kept, and by what it has announced.
+        let most = (own.made.load(Ordering::SeqCst) + KEPT as u64) / room as u64 + ANNOUNCED as u64;
+        if number > most {
+            return Err(Error::Invalid { rank, what: Self::TEXTS[1], value: number, most });
         }
         let failed = |source| Error::Transport { rank, source };
         let mapping = memory_file::open(memory).map_err(failed)?;
