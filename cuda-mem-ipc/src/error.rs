@@ -45,7 +45,7 @@ pub enum Error {
     /// The object belongs to the parent of this process.
     #[error("made in process {made_in}, used in {here}: a forked child makes connections of its own")]
     Forked { made_in: u32, here: u32 },
-    /// The peer ended, or ended the connection, before the work was done that was waited for.
+    /// The peer ended, or ended the connection, before the work was done that was waited for; or it lives on and takes back what it had handed over.
     #[error("process {pid} or its connection ended before its work was done: do not use the bytes")]
     PeerDied { pid: u32 },
     /// No more streams may wait for fences that the peer has not reached: streams that wait hold up others.

@@ -146,7 +146,7 @@ impl Words {
     fn have_come_to(&self, first: usize, generations: &Mutex<[u64; LINES]>) -> bool {
         let Ok(page) = self.page() else { return true };
         let generations = *lock(generations);
-        (first..).zip(generations).all(|(slot, generation)| word(&page, slot) >= generation)
+        (first..).zip(generations).all(|(slot, generation)| words(&page, slot)[0] >= generation)
     }
 
     /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
@@ -223,19 +223,24 @@ impl Words {
         self.have_come_to(self.peers_lines, &self.expected)
     }
 
+    /// Says that this side gives up though it lives: whatever its lines have come to, it stands by none of it from here on.
+    pub(super) fn give_up(&self) {
+        if let Ok(page) = self.page() {
+            poison(&page, self.own_lines);
+        }
+    }
+
     /// Ends waits for the peer, and remembers what it had reached: it has ended.
     pub(super) fn end(&self) {
         let Ok(page) = self.page() else { return };
-        let seen = |line| word(&page, self.peers_lines + line);
-        // Above the last generation it is poison.
-        let reached = |line| Some(seen(line)).filter(|seen| *seen <= LAST_GENERATION).unwrap_or(0);
+        let reached = |line: usize| {
+            let [seen, flag] = words(&page, self.peers_lines + line);
+            // Above the last generation it is poison. Streams of a peer that has given up may move a word back, and leave the flag.
+            if flag == 0 && seen <= LAST_GENERATION { seen } else { 0 }
+        };
         *lock(&self.reached) = std::array::from_fn(reached);
         *lock(&self.page) = None;
-        for number in 0..wire::LINES {
-            if let Ok(line) = line(&page, self.peers_lines, number) {
-                line.poison();
-            }
-        }
+        poison(&page, self.peers_lines);
         // Its release waits for streams, which may wait for another peer, and poisons again what a peer that lives moves back.
         drop_in_background(page);
     }
@@ -255,6 +260,11 @@ impl Drop for Words {
 fn line(page: &SharedWords, first: usize, line: u32) -> core::Result<FenceLine> {
     let slot = first + line as usize % LINES;
     if line == wire::LINES - 1 { page.line(slot) } else { page.line_of_one_stream(slot) }
+}
+
+/// Poisons all lines of the side whose lines begin there.
+fn poison(page: &SharedWords, first: usize) {
+    (0..wire::LINES).filter_map(|number| line(page, first, number).ok()).for_each(|line| line.poison());
 }
 
 fn note(generations: &Mutex<[u64; LINES]>, point: Point) {
@@ -306,8 +316,10 @@ fn pinned(context: &Context, memory: SharedMapping) -> Result<SharedWords> {
     Ok(SharedWords::of(context, memory)?)
 }
 
-fn word(page: &SharedWords, slot: usize) -> u64 {
-    page.mapping().word(slot * SLOT).map_or(0, |word| word.load(Ordering::SeqCst))
+/// The generation of a line, and its flag.
+fn words(page: &SharedWords, slot: usize) -> [u64; 2] {
+    let words = page.mapping().words::<2>(slot * SLOT);
+    words.map_or([0; 2], |words| words.map(|word| word.load(Ordering::SeqCst)))
 }
 
 #[cfg(test)]

@@ -50,6 +50,12 @@ impl TestImporter {
         crate::transport::refuse(&self.link().connection, reason);
     }
 
+    /// It hears what it does not understand.
+    #[cfg(test)]
+    pub(in crate::shared) fn break_off(&self) {
+        let _ = self.link().breaks("a test has it break off");
+    }
+
     /// What whoever found nothing sleeps on; none if there is something.
     pub(in crate::shared) fn lies_down(&self) -> Option<u32> {
         let position = lock(&self.link().entries).position();

@@ -93,6 +93,32 @@ fn a_buffer_whose_segment_is_not_heard_of_yet_goes_back_and_the_next_one_comes()
     importer.end();
 }
 
+/// Both live on, and the memory is used again.
+#[test]
+fn what_was_ready_is_not_once_its_exporter_gives_up() {
+    let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let options = SharedPoolOptions { kind: MemoryKind::Device, segment_bytes: SEGMENT };
+    let buffer = SharedPool::new(&context, &options).unwrap().allocate(SEGMENT, &stream).unwrap();
+    let (exporter, importer) = ends(
+        |here| TestExporter::new(&context, here, true, LIMIT.into()).unwrap(),
+        |there| TestImporter::new(&context, there, LIMIT.into()).unwrap(),
+    );
+    exporter.hand_over((&buffer).into(), &stream).unwrap();
+    let received = importer.receive().unwrap();
+    received.synchronize(LIMIT).unwrap();
+    importer.break_off();
+    assert!(exporter.serve().unwrap_err().is_gone());
+    let is_refused = || {
+        let (ready, used) = (received.is_ready(), received.on(&stream).map(drop));
+        matches!((ready, used), (Err(Error::PeerDied { .. }), Err(Error::PeerDied { .. })))
+    };
+    assert!(is_refused(), "before the leases end");
+    importer.end();
+    exporter.end();
+    assert!(exporter.leases().is_empty() && is_refused());
+}
+
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..400)
 }

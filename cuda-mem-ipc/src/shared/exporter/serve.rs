@@ -124,6 +124,8 @@ impl Watched for ExportLink {
         Arc::clone(&self).let_go(ended);
         if taken.as_ref().is_err_and(|error| !error.is_the_system_s()) {
             self.is_closing.store(true, Ordering::Release);
+            // Long before the leases end: a peer that lives reads nothing then of what is written anew.
+            self.words.give_up();
             return taken;
         }
         if self.is_let_go() {

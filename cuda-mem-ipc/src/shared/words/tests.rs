@@ -142,6 +142,26 @@ fn an_end_lets_streams_go_while_somebody_holds_the_words() {
     busy.synchronize().unwrap();
 }
 
+#[test]
+fn nothing_counts_of_a_side_that_gives_up_though_it_lives() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let stream = Stream::new(&context).unwrap();
+    let (ours, theirs) = both(&context);
+    let point = ours.record(&stream).unwrap();
+    stream.synchronize().unwrap();
+    assert!(theirs.is_reached(point).unwrap());
+    ours.give_up();
+    assert!(matches!(theirs.is_reached(point), Err(Error::PeerDied { pid: 1 })));
+    // As a stream does that comes to its fence behind that.
+    let page = theirs.page().unwrap();
+    let word = page.mapping().word(SLOT * point.line as usize).unwrap();
+    word.store(point.generation, Ordering::SeqCst);
+    theirs.end();
+    assert!(matches!(theirs.is_reached(point), Err(Error::PeerDied { pid: 1 })));
+    assert!(matches!(theirs.make_wait(point, &stream), Err(Error::PeerDied { pid: 1 })));
+}
+
 /// A device goes on with the pages that it was given.
 #[test]
 fn nobody_takes_pages_out_of_what_is_pinned() {
