@@ -32,7 +32,7 @@ static USED: LazyLock<[Arc<AtomicUsize>; 2]> = LazyLock::new(Default::default);
 
 impl Kind {
     /// The most of all peers together: a quarter of the descriptors that the process may have, half of the machine's memory.
-    fn most(self) -> u64 {
+    pub(super) fn most(self) -> u64 {
         match self {
             // It may be changed at any time.
             Self::Descriptors => getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) / 4,

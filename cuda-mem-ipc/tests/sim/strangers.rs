@@ -243,6 +243,46 @@ fn one_peer_does_not_use_up_the_descriptors() {
     });
 }
 
+/// Each of which has no more than one may have.
+#[test]
+fn many_peers_do_not_use_up_the_descriptors() {
+    const MOST: usize = 4096;
+    const PEERS: usize = 10;
+    with_and_without("strangers::many_peers_do_not_use_up_the_descriptors", |_| {
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = Some(MOST as u64);
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let context = context();
+        let peer = |_| {
+            let (importing, exporting) = both_ends();
+            let memory = SharedMapping::create(SLOTS * 64).unwrap();
+            say(&exporting, Message::Offer, &[memory.as_fd()]).unwrap();
+            let ahead = cuda_mem_ipc::shared::AheadLimit::NONE;
+            (Importer::with_ahead(&context, importing, ahead, LIMIT).unwrap(), exporting, memory)
+        };
+        let peers = (0..PEERS).map(peer).collect::<Vec<_>>();
+        let before = open_descriptors();
+        let place = Place::Parts { uuid: context.device().uuid().unwrap(), sizes: vec![1 << 21; 64] };
+        for segment in 0..4 {
+            for (_, exporting, memory) in &peers {
+                let said = Segment { segment, generation: 3, bytes: 64 << 21, place: place.clone() };
+                say(exporting, Message::Segment(said), &[memory.as_fd(); 64]).unwrap();
+            }
+        }
+        // A quarter, and one message of each.
+        let (most, start) = (MOST / 4 + PEERS * 64, Instant::now());
+        while start.elapsed() < Duration::from_secs(1) {
+            let more = open_descriptors().saturating_sub(before);
+            assert!(more <= most, "{more} are open");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let (stream, (exporter, importer)) = (Stream::new(&context).unwrap(), ends(&context));
+        let pool = SharedPool::new(&context, &SharedPoolOptions::default()).unwrap();
+        expect_at_once("a buffer goes back beside them", round(&exporter, &importer, &pool, &stream));
+        drop(peers);
+    });
+}
+
 /// The exporter's host memory is pinned, and keeps a descriptor: both have an end.
 #[test]
 fn host_memory_of_a_peer_has_a_budget() {

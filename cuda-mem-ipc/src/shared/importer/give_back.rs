@@ -1,13 +1,13 @@
 //! What an importer gives back, and its share of the thread that looks after peers.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
 
 use super::ImportLink;
-use super::segments::Known;
+use super::segments::{Known, WAITING};
 use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
@@ -164,11 +164,15 @@ impl Watched for ImportLink {
         &self.connection
     }
 
-    /// It may have as many descriptors as a segment has. Of what a peer has sent only so many are open: other messages stay in the socket.
+    /// It may have as many descriptors as a segment has. Of what a peer has sent only so many are open, and of what all have. Other messages stay in
+    /// the socket, but for the first of each peer.
     fn may_read(&self) -> bool {
-        let waiting = self.waiting.load(Ordering::SeqCst);
-        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
-        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
+        let has_room = |waiting: &AtomicUsize, most: fn(Kind) -> u64| {
+            waiting.load(Ordering::SeqCst).saturating_add(wire::MOST_HANDLES) as u64
+                <= most(Kind::Descriptors)
+        };
+        self.waiting.load(Ordering::SeqCst) == 0
+            || (has_room(&self.waiting, Kind::most_of_a_peer) && has_room(&WAITING, Kind::most))
     }
 
     fn service(self: Arc<Self>, urgent: &mut Vec<Urgent>) -> Result<()> {
@@ -193,7 +197,9 @@ impl Watched for ImportLink {
         // Some may be used no more that the exporter has not heard the end of.
         let slabs = self.slabs.load(Ordering::SeqCst);
         let is_more = || slabs > lock(&self.segments).values().filter(|known| known.is_in_a_pool()).count();
-        self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go() || (slabs > 0 && is_more())
+        let is_to_wake = self.is_to_wake.load(Ordering::SeqCst);
+        // Nobody says when there is room again that others have taken.
+        is_to_wake || self.is_let_go() || !self.may_read() || (slabs > 0 && is_more())
     }
 
     fn ends_well(&self) -> bool {

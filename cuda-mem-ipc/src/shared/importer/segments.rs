@@ -1,8 +1,8 @@
 //! The segments that an exporter has announced: how they are heard of, mapped, and let go of.
 
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, forked};
@@ -27,6 +27,9 @@ const MOST_BEFORE: usize = 4 * MOST_SEGMENTS;
 /// How long another connection's import or release of a segment may take, whatever the deadline: who is refused stays refused.
 const IMPORT: Duration = Duration::from_secs(10);
 
+/// How many descriptors came, for all importers, of segments that are not mapped yet.
+pub(super) static WAITING: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 
@@ -41,9 +44,9 @@ pub(super) struct Known {
     is_early: bool,
     /// Why it could not be imported, if it could not: its buffers go back at once.
     memory: OnceLock<Result<Arc<Segment>>>,
-    /// Its descriptors until they are closed, and the count that they add to `waiting` of the link. Locked while it is imported, by a thread or by
+    /// Its descriptors until they are closed, and what they add to `waiting` of the link and of all. Locked while it is imported, by a thread or by
     /// the receiver of its first buffer: whoever comes second waits.
-    came: Mutex<(Descriptors, Option<Counted>)>,
+    came: Mutex<(Descriptors, Option<[Counted; 2]>)>,
 }
 
 impl Known {
@@ -143,7 +146,7 @@ impl ImportLink {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
         let is_early = is_wanted && self.has_room_for(said.bytes);
-        let (waiting, _) = Counted::new(&self.waiting, descriptors.len());
+        let waiting = [&self.waiting, &*WAITING].map(|all| Counted::new(all, descriptors.len()).0);
         let came = Mutex::new((descriptors, Some(waiting)));
         let (link, is_ahead) = (Arc::downgrade(self), AtomicBool::new(true));
         let known = Arc::new(Known { link, said, is_ahead, is_early, memory: OnceLock::new(), came });
