@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use cuda_mem_core::{DeviceBuffer, Error as CoreError, Stream};
 use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions, NativeBackend, SymmetricBackend};
@@ -11,7 +12,7 @@ use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, test_name};
-use crate::rank::{Crew, Rank, SOON, Seat, culprit, options, until_broken, until_idle};
+use crate::rank::{Crew, LONG, Rank, SOON, Seat, culprit, options, until_broken, until_idle};
 
 const LEFT: u64 = 2;
 
@@ -102,6 +103,55 @@ fn a_rank_that_leaves_while_others_wait_for_it_breaks_the_group() {
         crew.others[0].send(b"leave", &[]);
         assert_eq!(culprit(&until_broken(&*memory)), [1, LEFT]);
         until_idle(&rank.stream);
+        drop(memory);
+        rank.finish();
+        crew.finish();
+    });
+}
+
+/// Its streams are busy, and keep it until they are done.
+#[test]
+fn a_rank_that_is_about_to_leave_is_at_no_fault() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let memory = rank.memory(1000);
+        let busy = Stream::new(&rank.context).unwrap();
+        let gate = Gate::before(&busy);
+        memory.put_signal(&busy, 0, 0).unwrap();
+        // It waits itself, which is given up.
+        memory.wait_signal(&rank.stream, 0, 3, None).unwrap();
+        drop(memory);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(SOON);
+                first.send(b"leaving", &[]);
+                assert_eq!(first.receive().bytes, b"go on");
+                gate.open();
+            });
+            rank.finish();
+        });
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let rank = crew.seat.join();
+        let memory = rank.memory(1000);
+        assert_eq!(crew.others[0].receive().bytes, b"leaving");
+        let start = Instant::now();
+        let put = loop {
+            match memory.put_signal(&rank.stream, 1, 3) {
+                Ok(()) => assert!(start.elapsed() < LONG, "it does not leave"),
+                refused => break refused,
+            }
+            std::thread::sleep(SOON);
+        };
+        for left in [put, memory.barrier(&rank.stream, 0, None)] {
+            assert!(matches!(left, Err(Error::Left { rank: 1 })), "{left:?}");
+        }
+        memory.wait_signal(&rank.stream, 1, 0, None).unwrap();
+        assert!(!rank.stream.is_idle().unwrap(), "it has left too early");
+        crew.others[0].send(b"go on", &[]);
+        until_idle(&rank.stream);
+        memory.check().unwrap();
         drop(memory);
         rank.finish();
         crew.finish();

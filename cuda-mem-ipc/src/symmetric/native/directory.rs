@@ -5,7 +5,7 @@
 //! | 0 | which rank broke the group: 0, or the rank plus 1 and from bit 32 on the reason |
 //! | 8 | how many steps were ended, from bit 32 on, and how the last one was: [`super::sleep`] |
 //! | 256 + 16 r | which step rank r has come to |
-//! | 264 + 16 r | not 0 when rank r has left |
+//! | 264 + 16 r | 1 when rank r begins to leave, 2 when it has left |
 //! | 4096 + 64 (r · 32768 + s mod 32768) | entry of rank r for allocation s |
 //! | behind the entries, 16 (r · ranks + s) | how many segments of rank s rank r has mapped |
 //! | 8 more | how many pieces of words |
@@ -28,6 +28,9 @@ pub(super) const KEPT: usize = 1 << 15;
 pub(super) const ENDED: usize = 8;
 const COME: usize = 256;
 const LEFT: usize = COME + 8;
+/// What a rank says that leaves: before it gives up what it waits for, and behind its last signal.
+pub(super) const LEAVING: u64 = 1;
+pub(super) const GONE: u64 = 2;
 const ENTRIES: usize = 4096;
 const ENTRY: usize = 64;
 
@@ -78,13 +81,13 @@ impl Directory {
         self.word(COME + 16 * rank)
     }
 
-    pub(super) fn leave(&self, rank: usize) -> Result<()> {
-        self.word(LEFT + 16 * rank)?.store(1, Ordering::SeqCst);
-        Ok(())
+    /// How far a rank says that it is with leaving.
+    pub(super) fn leaving(&self, rank: usize) -> Result<&AtomicU64> {
+        self.word(LEFT + 16 * rank)
     }
 
     pub(super) fn has_left(&self, rank: usize) -> bool {
-        self.word(LEFT + 16 * rank).is_ok_and(|word| word.load(Ordering::SeqCst) != 0)
+        self.leaving(rank).is_ok_and(|word| word.load(Ordering::SeqCst) >= GONE)
     }
 
     /// The rank that broke the group, if one did and the word is valid.

@@ -15,6 +15,7 @@ use cuda_mem_pool::cuda_mem_core::{Context, Device, DeviceCopy, Error as CoreErr
 use zerocopy::IntoBytes;
 
 use super::announced::ORDER;
+use super::directory::GONE;
 use super::lookup::Allocation;
 use super::memory::NativeMemory;
 use super::message::{self, PieceInfo};
@@ -279,18 +280,14 @@ impl Inner {
         self.state.expect_awake()?;
         let mut words = self.take_words()?;
         words.go_on()?;
-        let found = segments.iter().find_map(|own| Some((Arc::clone(own), own.take(len)?)));
-        let (segment, block) = match found {
-            Some(found) => found,
-            None => {
-                let segment = self.grow(segments.len() as u64, len)?;
-                segments.push(Arc::clone(&segment));
-                let block = segment
-                    .take(len)
-                    .ok_or(CoreError::OutOfRange { range: 0..len, len: segment.segment.mapping.bytes() })?;
-                (segment, block)
-            }
-        };
+        let take = |own: &Arc<OwnSegment>| Some((Arc::clone(own), own.take(len)?));
+        let mut found = segments.iter().find_map(take);
+        if found.is_none() {
+            let segment = self.grow(segments.len() as u64, len)?;
+            found = take(&segment);
+            segments.push(segment);
+        }
+        let (segment, block) = found.ok_or(CoreError::OutOfRange { range: 0..len, len: 0 })?;
         let allocation = Arc::new(Allocation::new(segment, block, words, size, self.made.load(ORDER)));
         self.state.directory.publish(self.state.rank, allocation.entry())?;
         self.made.fetch_add(1, ORDER);
@@ -358,7 +355,7 @@ impl Drop for Inner {
         // It does not panic; and if it did, it is gone all the same.
         let _ = self.watch.take().map(JoinHandle::join);
         // After the streams' last signals, which the release has waited for.
-        let _ = self.state.directory.leave(self.state.rank);
+        let _ = self.state.directory.leaving(self.state.rank).map(|word| word.store(GONE, ORDER));
     }
 }
 

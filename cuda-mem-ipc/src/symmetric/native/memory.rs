@@ -76,9 +76,7 @@ impl SymmetricMemory for NativeMemory {
     fn barrier(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()> {
         self.begin("barrier", stream, self.rank(), channel)?;
         let others = || (0..self.world_size()).filter(|&rank| rank != self.rank());
-        if let Some(rank) = others().find(|&rank| self.view.group.inner.state.directory.has_left(rank)) {
-            return Err(self.view.group.inner.state.left(rank));
-        }
+        others().try_for_each(|rank| self.view.group.inner.state.refuse_leaving(rank))?;
         // Threads that meet on one channel do so one after the other, with the same order on all of its words.
         let (_reports, mut waited) = lock_over_calls(&self.view.allocation.words.waited);
         // All signals first: a stream that waits holds up more than itself.
@@ -94,6 +92,7 @@ impl SymmetricMemory for NativeMemory {
 
     fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
         self.begin("put_signal", stream, to, channel)?;
+        self.view.group.inner.state.refuse_leaving(to)?;
         let (counts, put) = self.put(stream, to, Operation::Signal, channel);
         put.inspect_err(|error| self.break_if(counts, error))
     }
@@ -128,9 +127,6 @@ impl NativeMemory {
 
     /// And whether the signal counts: an error may come from behind the write of its word.
     fn put(&self, stream: &Stream, to: usize, operation: Operation, channel: usize) -> (bool, Result<()>) {
-        if self.view.group.inner.state.directory.has_left(to) {
-            return (false, Err(self.view.group.inner.state.left(to)));
-        }
         let own = &self.view.allocation.words;
         let (piece, words) =
             self.view.remote(to).map_or((&own.piece, own.index), |remote| (&remote.piece, remote.words));
@@ -180,12 +176,13 @@ impl NativeMemory {
         Ok(())
     }
 
-    /// Poison stands for a rank that is at fault, and so does a word that has no next number: so many signals do not come to pass.
+    /// Poison stands for a rank that is at fault, unless it leaves, and so does a word that has no next number: so many signals do not come to pass.
     fn explain(&self, error: CoreError, rank: usize) -> Error {
         if !matches!(error, CoreError::Poisoned | CoreError::NotAccepted { .. }) {
             return error.into();
         }
-        // Of a group that is broken already it returns why.
-        self.view.group.inner.state.break_by(rank, Why::Unreachable)
+        let state = &self.view.group.inner.state;
+        // Of a group that is broken already both return why.
+        state.refuse_leaving(rank).err().unwrap_or_else(|| state.break_by(rank, Why::Unreachable))
     }
 }

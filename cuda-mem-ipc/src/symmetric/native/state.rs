@@ -9,7 +9,7 @@ use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::announced::{Queue, Row};
-use super::directory::Directory;
+use super::directory::{Directory, LEAVING};
 use super::message;
 use super::segment::Segment;
 use super::words::Piece;
@@ -131,6 +131,12 @@ impl State {
         self.check().err().unwrap_or(Error::Left { rank })
     }
 
+    /// Refuses what a rank is needed for that has begun to leave: it waits no more, and has poisoned what it waited for.
+    pub(super) fn refuse_leaving(&self, rank: usize) -> Result<()> {
+        let is_leaving = self.directory.leaving(rank)?.load(Ordering::SeqCst) >= LEAVING;
+        if is_leaving { Err(self.left(rank)) } else { Ok(()) }
+    }
+
     pub(super) fn expect_awake(&self) -> Result<()> {
         let is_asleep = self.is_asleep.load(Ordering::Acquire);
         if is_asleep { Err(Error::Asleep { group: self.group.clone() }) } else { Ok(()) }
@@ -180,6 +186,8 @@ impl State {
 
     /// This rank leaves: its streams wait for nothing any more.
     pub(super) fn leave(&self) {
+        // Before the poison, also of the watching thread: a rank that comes upon it must see why.
+        let _ = self.directory.leaving(self.rank).map(|word| word.store(LEAVING, Ordering::SeqCst));
         self.is_leaving.store(true, Ordering::Release);
         self.let_go();
         self.wake();
