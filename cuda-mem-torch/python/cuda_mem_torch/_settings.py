@@ -10,17 +10,6 @@ from typing import Mapping
 # In the order in which PyTorch looks, whatever it is built for; it takes the first alone.
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-KEYWORDS = (
-    "expandable_segments",
-    "garbage_collection_threshold",
-    "graph_capture_record_stream_reuse",
-    "large_segment_size_mb",
-    "max_non_split_rounding_mb",
-    "max_split_size_mb",
-    "per_process_memory_fraction",
-    "roundup_power2_divisions",
-)
-
 BOOLEANS = ("expandable_segments", "graph_capture_record_stream_reuse")
 
 
@@ -61,9 +50,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> str:
 
 def merge(environment: str, options: Mapping[str, object]) -> str:
     """The environment's settings, with keywords in the place of those of the same name."""
-    unknown = sorted(set(options) - set(KEYWORDS))
-    if unknown:
-        raise TypeError(f"enable() has no option {unknown[0]!r}; the options are {', '.join(KEYWORDS)}")
     given = {key: value for key, value in options.items() if value is not None}
     kept = [pair for pair in split(environment) if pair.split(":")[0] not in given]
     return ",".join(kept + [f"{key}:{value_text(key, value)}" for key, value in given.items()])
