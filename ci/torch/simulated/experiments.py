@@ -259,8 +259,8 @@ def statistics_print_themselves():
     assert abs(stats.ratio - stats.reserved / stats.active) < 1e-9
     rows = {row.stream: row for row in stats.streams}
     assert rows[side.cuda_stream].active == 3 * MIB and sum(row.reserved for row in stats.streams) == stats.reserved
-    assert "67.0 MiB" in str(stats) and hex(side.cuda_stream) in str(stats), str(stats)
-    assert "<table>" in stats._repr_html_() and "67.0 MiB" in repr(stats)
+    assert "67.00 MiB" in str(stats) and hex(side.cuda_stream) in str(stats), str(stats)
+    assert "<table>" in stats._repr_html_() and "67.00 MiB" in repr(stats)
     # They leave nothing in the history, and read none of it.
     torch.cuda.memory._record_memory_history()
     snapshots = lambda: [entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]].count("snapshot")

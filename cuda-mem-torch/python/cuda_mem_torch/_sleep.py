@@ -8,7 +8,7 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, SupportsIndex
 
-from cuda_mem_torch import _install, _library, _torch
+from cuda_mem_torch import _install, _library, _terminal, _torch
 from cuda_mem_torch._errors import CudaMemError
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ class Slept:
     notices: list[Notice]
 
     def __str__(self) -> str:
-        lines = [f"freed {_size(self.freed)}, saved {_size(self.saved)}"]
+        lines = [f"freed {_terminal.size(self.freed)}, saved {_terminal.size(self.saved)}"]
         if self.missing:
-            lines.append(f"missing {_size(self.missing)}: another holder (an export, an import) has it, or another process took it")
-        lines += [f"kept {_size(kept.stayed)} for {kept.reason} ({kept.size} bytes at {kept.address:#x})" for kept in self.kept]
-        lines += [f"refused {_size(size)} at {address:#x}: {why}" for address, size, why in self.refused]
+            lines.append(f"missing {_terminal.size(self.missing)}: another holder (an export, an import) has it, or another process took it")
+        lines += [f"kept {_terminal.size(kept.stayed)} for {kept.reason} ({kept.size} bytes at {kept.address:#x})" for kept in self.kept]
+        lines += [f"refused {_terminal.size(size)} at {address:#x}: {why}" for address, size, why in self.refused]
         return "\n".join(lines + _failures(self.notices))
 
 
@@ -102,7 +102,7 @@ class Woken(list[Notice]):
 
     def __str__(self) -> str:
         of = f" of {', '.join(self.tags)}" if self.tags else ": no tag slept"
-        lines = [f"woke {_size(sum(self.tags.values()))}{of}"]
+        lines = [f"woke {_terminal.size(sum(self.tags.values()))}{of}"]
         return "\n".join(lines + _failures(self))
 
     def __repr__(self) -> str:
@@ -403,10 +403,3 @@ def _words(tags: Tags) -> Any:
 
 def _failures(notices: Iterable[Notice]) -> list[str]:
     return [f"a registrant failed: {one.error}" for one in notices if one.error]
-
-
-def _size(size: int) -> str:
-    for unit, bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= bytes:
-            return f"{size / bytes:.2f} {unit}"
-    return f"{size} bytes"

@@ -8,8 +8,6 @@ from typing import Any, Mapping, NamedTuple
 
 from cuda_mem_torch import _terminal
 
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-
 
 class StreamStats(NamedTuple):
     """Memory of a stream in a pool, in bytes: ``longest`` is the longest free piece."""
@@ -75,16 +73,16 @@ class Stats(dict[str, Any]):
 
     def _figures(self) -> list[tuple[str, str, str]]:
         names = ("allocated", "active", "reserved")
-        return [(name, _bytes(self._current(name)), _bytes(self._peak(name))) for name in names]
+        return [(name, _terminal.size(self._current(name)), _terminal.size(self._peak(name))) for name in names]
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
-            (hex(row.stream), "default" if row.pool == (0, 0) else f"{row.pool[0]}, {row.pool[1]}", *map(_bytes, row[2:]))
+            (hex(row.stream), "default" if row.pool == (0, 0) else f"{row.pool[0]}, {row.pool[1]}", *map(_terminal.size, row[2:]))
             for row in self.streams
         ]
 
     def __repr__(self) -> str:
-        return f"<Stats of device {self.device}: {_bytes(self.active)} active of {_bytes(self.reserved)} reserved>"
+        return f"<Stats of device {self.device}: {_terminal.size(self.active)} active of {_terminal.size(self.reserved)} reserved>"
 
     def __str__(self) -> str:
         lines = [f"device {self.device}", _terminal.table([("", "now", "peak"), *self._figures()])]
@@ -101,13 +99,6 @@ class Stats(dict[str, Any]):
 
 
 _HEADS = ("stream", "pool", "reserved", "active", "free", "longest free")
-
-
-def _bytes(count: int) -> str:
-    for size, unit in _UNITS:
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
 
 
 def _html(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -481,10 +481,10 @@ class Parts(unittest.TestCase):
         stats = cuda_mem_torch.Stats(0, figures, [segment, segment | {"device": 1}])
         self.assertEqual((stats.reserved, stats.active, stats.ratio, stats["num_ooms"]), (8 << 20, 5 << 20, 1.6, 2))
         self.assertEqual(stats.streams, [cuda_mem_torch.StreamStats(0x70, (0, 0), 8 << 20, 5 << 20, 3 << 20, 3 << 20)])
-        for words in ("device 0", "8.0 MiB", "1.600", "out of memory 2 times", "0x70", "default", "3.0 MiB"):
+        for words in ("device 0", "8.00 MiB", "1.600", "out of memory 2 times", "0x70", "default", "3.00 MiB"):
             self.assertIn(words, str(stats))
         self.assertEqual(stats._repr_html_().count("<table>"), 2)
-        self.assertEqual(repr(stats), "<Stats of device 0: 5.0 MiB active of 8.0 MiB reserved>")
+        self.assertEqual(repr(stats), "<Stats of device 0: 5.00 MiB active of 8.00 MiB reserved>")
 
     def test_the_command_takes_no_other_words(self):
         for words, code in ((["--help"], 0), (["nonsense"], 2)):
@@ -619,7 +619,7 @@ class Sleep(unittest.TestCase):
         woken = cuda_mem_torch.wake((name for name in ["inner", "python"]), restore=False)
         self.assertEqual((sorted(woken.tags.items()), woken), ([("inner", 12 << 20), ("python", 80 << 20)], []))
         self.assertRegex(str(woken), r"\Awoke 92\.00 MiB of (inner, python|python, inner)\Z")
-        self.assertEqual(str(cuda_mem_torch.wake(["inner", "inner"])), "woke 0 bytes: no tag slept")
+        self.assertEqual(str(cuda_mem_torch.wake(["inner", "inner"])), "woke 0 B: no tag slept")
         cuda_mem_torch.sleep(["inner", "inner"], backup="discard")
         self.assertEqual(str(cuda_mem_torch.wake(restore=False)), "woke 12.00 MiB of inner", "and not of what was awake")
         self.assertEqual(len(heard), 2)
