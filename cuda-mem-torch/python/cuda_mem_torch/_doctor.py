@@ -119,8 +119,8 @@ def _asked(about: str) -> Iterator[Finding]:
     if (said := asked.strip().lower()) and said not in _install.ON + _install.OFF:
         yield Finding("error", about, f"{_install.VARIABLE}={asked}; {_install.ACCEPTED}")
         return
-    if said in _install.ON and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
-        yield Finding("error", about, f"{_install.VARIABLE}={asked} does nothing: TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps PyTorch from looking at it")
+    if said in _install.ON and (autoload := os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1")) != "1":
+        yield Finding("error", about, f"{_install.VARIABLE}={asked} does nothing: TORCH_DEVICE_BACKEND_AUTOLOAD={autoload} keeps PyTorch from looking at it")
         return
     yield Finding("ok", about, f"{_install.VARIABLE}={asked or 'unset'}, {text or 'no options in the environment'}")
     for note in notes:

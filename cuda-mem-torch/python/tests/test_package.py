@@ -410,8 +410,11 @@ class Parts(unittest.TestCase):
         said = diagnosed(PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
         self.assertRegex(said, "error +settings +PyTorch's settings ask for backend:cudaMallocAsync")
         self.assertRegex(diagnosed(CUDA_MEM_TORCH="2"), "error +settings +CUDA_MEM_TORCH=2; accepted: 1, true")
-        said = diagnosed(CUDA_MEM_TORCH="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-        self.assertRegex(said, "error +settings +CUDA_MEM_TORCH=1 does nothing: TORCH_DEVICE_BACKEND_AUTOLOAD=0")
+        # PyTorch takes all but 1 for no.
+        for value in ("0", "true", ""):
+            said = diagnosed(CUDA_MEM_TORCH="1", TORCH_DEVICE_BACKEND_AUTOLOAD=value)
+            self.assertRegex(said, f"error +settings +CUDA_MEM_TORCH=1 does nothing: TORCH_DEVICE_BACKEND_AUTOLOAD={value} keeps")
+        self.assertRegex(diagnosed(CUDA_MEM_TORCH="1", TORCH_DEVICE_BACKEND_AUTOLOAD="1"), "ok +settings +CUDA_MEM_TORCH=1")
         self.assertRegex(diagnosed(PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:1"), "error +settings +max_split_size_mb is invalid")
 
     def test_the_doctor_names_what_restricts(self):
