@@ -90,8 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
     program = program_of(arguments.program)
     if arguments.steps is not None and arguments.steps < 4:
         raise ValueError(f"--steps is {arguments.steps}; at least 4: the first 2 are not timed")
-    if not (arguments.no_page or arguments.out.parent.is_dir()):
-        raise ValueError(f"there is no folder {arguments.out.parent} for the page")
+    if not arguments.no_page and (arguments.out.is_dir() or not arguments.out.parent.is_dir()):
+        mistaken = f"{arguments.out} is a folder, not a page"
+        raise ValueError(mistaken if arguments.out.is_dir() else f"there is no folder {arguments.out.parent} for the page")
     progress = _terminal.Progress()
     with tempfile.TemporaryDirectory(prefix="cuda-mem-compare-") as folder:
         runner = Runner(program, Path(folder), arguments.steps, arguments.timeout)

@@ -33,7 +33,7 @@ def snapshot(path: str | os.PathLike[str]) -> None:
 
 
 def report(path: str | os.PathLike[str], device: torch.device | int | str | None = None) -> _drawing.Page:
-    """Writes an HTML page of a device's memory, the first that has any unless one is named: its memory now, and, as far as
+    """Writes an HTML page of a device's memory, the one that has most unless one is named: its memory now, and, as far as
     the history is recorded (``torch.cuda.memory._record_memory_history()``), memory over time, addresses and the code that allocated them.
     The page needs no network and no other file. A notebook shows the result."""
     page = _drawing.Page(path)

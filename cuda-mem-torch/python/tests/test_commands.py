@@ -409,6 +409,7 @@ class Compare(InAFolder):
             ([], "no program is named"), (["--"], "no program is named"), (["--", "python3"], "no program is named"),
             (["--", "nothere.py"], "there is no script nothere.py"), (["--steps", "3", "--", __file__], "at least 4"),
             (["--out", self.folder / "nowhere" / "a.html", "--", __file__], "nowhere for the page"),
+            (["--out", self.folder, "--", __file__], f"{self.folder} is a folder, not a page"),
         ):
             self.assertIn(text, command("compare", *words, code=1))
         self.assertIn("accepted: native, expandable, cuda-mem", command("compare", "--allocators", "mine", "--", __file__, code=2))
