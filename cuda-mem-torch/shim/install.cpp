@@ -144,7 +144,8 @@ void refuse_routed(native::CUDAAllocator* before, const std::vector<DeviceIndex>
   for (const DeviceIndex device : devices) {
     const c10::cuda::CUDAGuard guard(device);
     refuse_capturing(c10::cuda::getCurrentCUDAStream(device));
-    visit_streams(device, refuse_capturing);
+    const auto own = own_streams(device);
+    std::for_each(own.begin(), own.end(), refuse_capturing);
   }
   for (const DeviceIndex device : devices) {
     const c10::cuda::CUDAGuard guard(device);

@@ -6,40 +6,45 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <map>
 #include <mutex>
-#include <unordered_set>
+#include <set>
+#include <vector>
 
 namespace cuda_mem {
 
-/// Visits all streams that PyTorch hands out of a device. They are few, live for ever, and each is handed out once.
-template <class Visit>
-void visit_streams(c10::DeviceIndex device, const Visit& visit) {
-  constexpr int streams_in_a_pool = 32;
+/// All streams that PyTorch hands out of a device. They are few, live for ever, and are handed out in turn: other threads may be handed some
+/// in between.
+inline std::vector<cudaStream_t> own_streams(c10::DeviceIndex device) {
+  constexpr size_t streams_in_a_pool = 32;
+  static std::mutex mutex;
+  // Also for threads that run on at the end of the process.
+  static auto& known = *new std::map<std::pair<int, int>, std::set<cudaStream_t>>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  const c10::cuda::CUDAGuard guard(device);
   const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
+  std::vector<cudaStream_t> all;
   for (int priority = least; priority >= greatest; --priority) {
-    for (int turn = 0; turn < streams_in_a_pool; ++turn) {
-      visit(c10::cuda::getStreamFromPool(priority, device));
+    auto& own = known[{device, priority}];
+    for (size_t turn = 0; own.size() < streams_in_a_pool && turn < 100 * streams_in_a_pool; ++turn) {
+      own.insert(c10::cuda::getStreamFromPool(priority, device).stream());
     }
+    all.insert(all.end(), own.begin(), own.end());
   }
+  return all;
 }
 
-/// Whether a stream lasts as long as the process: all of PyTorch's do, and others' (`torch.cuda.ExternalStream`), whose identity for
-/// PyTorch is their handle, end when their owners like.
+/// Whether a stream lasts as long as the process: all of PyTorch's do, by whatever name (`torch.cuda.ExternalStream`), and others' end when
+/// their owners like.
 inline bool lasts(int device, void* handle) noexcept {
   if (handle == nullptr || handle == cudaStreamLegacy) {
     // PyTorch has the same number for an external stream without a handle. A thread's own default stream may capture: it is not meant.
     return true;
   }
   try {
-    const auto index = static_cast<c10::DeviceIndex>(device);
-    const auto stream = c10::cuda::getCurrentCUDAStream(index);
-    if (stream.stream() == handle) {
-      return stream.id() != c10::cuda::getStreamFromExternal(stream.stream(), index).id();
-    }
-    const c10::cuda::CUDAGuard guard(index);
-    bool is_own = false;
-    visit_streams(index, [&](const c10::cuda::CUDAStream& own) { is_own |= own.stream() == handle; });
-    return is_own;
+    const auto own = own_streams(static_cast<c10::DeviceIndex>(device));
+    return std::find(own.begin(), own.end(), handle) != own.end();
   } catch (...) {
     return false;
   }
@@ -52,15 +57,14 @@ inline void see_streams(c10::DeviceIndex device) {
   const auto see = [&](cudaStream_t stream) { return cuda_mem_torch_see_stream(device, stream) == CUDA_MEM_TORCH_OK; };
   see(c10::cuda::getCurrentCUDAStream(device));
   static std::mutex mutex;
-  static auto& seen = *new std::unordered_set<int>(); // Also for threads that run on at the end of the process.
+  static auto& seen = *new std::set<int>(); // As above.
   const std::lock_guard<std::mutex> lock(mutex);
   if (seen.count(device) != 0) {
     return;
   }
-  bool all = true;
-  visit_streams(device, [&](cudaStream_t stream) { all &= see(stream); });
+  const auto own = own_streams(device);
   // Otherwise, as when something is thrown, the next call looks again.
-  if (all) {
+  if (static_cast<size_t>(std::count_if(own.begin(), own.end(), see)) == own.size()) {
     seen.insert(device);
   }
 }

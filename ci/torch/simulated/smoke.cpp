@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include "streams.hpp"
 #include "upstream.hpp"
 #include "versions.hpp"
 
@@ -22,6 +23,7 @@
 #include <cstring>
 #include <functional>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -372,6 +374,37 @@ static void pools() {
   CA::emptyCache(id);
   EXPECT(CA::snapshot(id).segments.empty());
   EXPECT(has(thrown([&] { CA::checkPoolLiveAllocations(0, {0, 4711}, {}); }), "Could not find pool"));
+}
+
+/// PyTorch's own streams are known by their handles, whoever gives them another name, and while other threads are handed some.
+static void own_streams() {
+  const auto own = c10::cuda::getStreamFromPool(true, 0);
+  {
+    // As the code that AOTInductor compiles does.
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(own.stream(), 0));
+    EXPECT(cuda_mem::lasts(0, own.stream()));
+  }
+  cudaStream_t other = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&other, cudaStreamNonBlocking, 0));
+  EXPECT(!cuda_mem::lasts(0, other));
+  c10::cuda::getStreamFromPool(false, 1);
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (int at = 0; at < 3; ++at) {
+    threads.emplace_back([&] {
+      while (!over) {
+        c10::cuda::getStreamFromPool(false, 1);
+      }
+    });
+  }
+  const auto streams = cuda_mem::own_streams(1);
+  over = true;
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
+  const std::set<cudaStream_t> distinct(streams.begin(), streams.end());
+  EXPECT(streams.size() == distinct.size() && distinct.size() == 32 * static_cast<size_t>(least - greatest + 1));
 }
 
 /// Why a pool is refused is told in PyTorch's words, where it has some.
@@ -893,6 +926,7 @@ int main(int count, char** words) {
     history();
     failing_observer();
     pools();
+    own_streams();
     refused_pools();
     // Whoever asks hears that segments grow. The upstream of the pools below is the native allocator, whose own do not here.
     EXPECT(c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
