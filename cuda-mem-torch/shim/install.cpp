@@ -122,8 +122,9 @@ void refuse_capturing(cudaStream_t stream) {
 /// Allocates from the native allocator without regard to its limit, and without an error of its own, which its observers would hear of.
 void* probe_of(native::CUDAAllocator* before, DeviceIndex device) {
   constexpr size_t segment = size_t{2} << 20;
-  const auto has_free = [](const SegmentInfo& found) {
-    return !found.is_large && std::any_of(found.blocks.begin(), found.blocks.end(), [](const auto& block) { return !block.active; });
+  const auto is_free = [](const auto& block) { return !block.active; };
+  const auto has_free = [&](const SegmentInfo& found) {
+    return found.device == device && !found.is_large && std::any_of(found.blocks.begin(), found.blocks.end(), is_free);
   };
   const auto segments = before->snapshot({0, 0}, false).segments;
   TORCH_CHECK(

@@ -347,6 +347,25 @@ def late_at_the_limit():
     assert len(early) > 1
 
 
+def late_without_memory():
+    """A device that has nothing left is named, whatever is free of another one."""
+    import cuda_mem_torch
+
+    torch.cuda.init()
+    there = torch.empty(4, device="cuda:1")
+    del there
+    here = block(torch.cuda.mem_get_info()[0] // (2 * MIB) * 2 * MIB)
+    try:
+        cuda_mem_torch.enable()
+        raise AssertionError("it was enabled")
+    except cuda_mem_torch.CudaMemError as error:
+        assert "device 0 has no memory left: call torch.cuda.empty_cache()" in str(error), error
+    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    del here
+    torch.cuda.empty_cache()
+    cuda_mem_torch.enable()
+
+
 def reaches(device, tensor):
     """Whether the driver lets a device reach the memory of a tensor."""
     location, flags = (ctypes.c_int * 2)(1, device), ctypes.c_ulonglong()
@@ -634,7 +653,7 @@ def sleep_and_wake():
 
 
 PROGRAMS = [
-    late, late_limit, late_at_the_limit, late_peers, late_without_peers, late_capture, late_failed_capture, late_memory, limits_are_the_last, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
+    late, late_limit, late_at_the_limit, late_without_memory, late_peers, late_without_peers, late_capture, late_failed_capture, late_memory, limits_are_the_last, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
     share_filtered_with_ours, share_filtered_with_native, share_many, graph, sleep_and_wake,
 ]
 
