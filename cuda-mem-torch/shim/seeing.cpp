@@ -69,6 +69,7 @@ void visit_segment(void* data, const cuda_mem_torch_segment* from) noexcept {
   to.is_large = from->is_large;
   to.is_expandable = from->is_expandable;
   to.owner_private_pool_id = pool_id(from->pool);
+  // NCCL registers a private pool's segments in this order, which has to be the same in all processes.
   to.registration_counter = static_cast<int32_t>(std::min<int64_t>(from->serial, std::numeric_limits<int32_t>::max()));
   to.context_when_allocated = context(from->context);
   static_cast<native::SnapshotInfo*>(data)->segments.push_back(std::move(to));
@@ -241,14 +242,6 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {
     return std::tie(one.device, one.address) < std::tie(other.device, other.address);
   });
-  // NCCL registers a pool's segments in this order, which has to be the same in all processes: as they came, and ranges of the
-  // default pool, which do not come once, by their addresses.
-  int32_t range = 0;
-  for (SegmentInfo& segment : info.segments) {
-    if (segment.registration_counter < 0) {
-      segment.registration_counter = range++;
-    }
-  }
   const std::lock_guard<std::mutex> lock(annotations_mutex_);
   if (include_traces) {
     for (const TraceEntry& entry : notes_) {
