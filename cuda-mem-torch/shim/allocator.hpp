@@ -86,6 +86,9 @@ bool check_unless_parents(int code, DeviceIndex device = no_device);
 /// Gives a block back, whoever's it is: the deleter of all tensors that are made here.
 void delete_block(void* pointer);
 
+/// While this thread has PyTorch read settings: they may name its own allocator, in whose place this one is.
+inline thread_local bool has_native_name{false};
+
 /// Ends what the library was given of this type.
 template <class T>
 void end(void* data) noexcept {
@@ -271,7 +274,7 @@ class Allocator final : public native::CUDAAllocator {
       DeviceIndex device,
       std::shared_ptr<native::AllocatorState> state) override;
   std::string name() override {
-    return "cuda-mem";
+    return has_native_name ? "native" : "cuda-mem";
   }
 #if CUDA_MEM_HAS_OOM_REJECTION
   void attachOomRejectionObserver(native::OomRejectionObserver observer) override;
@@ -314,6 +317,7 @@ class Allocator final : public native::CUDAAllocator {
   void* obtain_natively(size_t bytes, DeviceIndex device, cudaStream_t stream);
   bool is_native_pool(DeviceIndex device, const MempoolId_t& id);
   void share_limit(DeviceIndex device);
+  void follow_environment();
 
   Native native_;
   std::atomic<int> device_count_{0};

@@ -11,9 +11,8 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
-#include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -47,43 +46,28 @@ void put(native::CUDAAllocator* allocator) {
   native::allocator.store(allocator);
 }
 
-/// PyTorch compares a backend that its settings name with the allocator that is in place when it reads them, which is at their first use:
-/// here, while that is its own.
-void read_named_backend() {
-  // In the order in which it looks.
+/// The settings of the environment, by the names and in the order by which PyTorch looks.
+std::string settings_of_environment() {
   for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
     if (const auto settings = c10::utils::get_env(variable)) {
-      // Others are left to their first use: the program may change the variable until then.
-      if (settings->find("backend") != std::string::npos) {
-        native::CUDAAllocatorConfig::instance();
-      }
-      return;
+      return *settings;
     }
   }
+  return "";
 }
 
-/// Settings as PyTorch accepts them while this allocator is in place, by whose name it goes: that of its own, which this one takes the
-/// place of, may be named.
-std::string without_native_backend(const std::string& settings) {
-  std::string kept;
-  std::string pair;
-  int depth = 0;
-  const auto keep_pair = [&] {
-    if (pair != "backend:native") {
-      kept += (kept.empty() ? "" : ",") + pair;
-    }
-    pair.clear();
-  };
-  for (const char letter : settings) {
-    depth += (letter == '[') - (letter == ']');
-    if (letter == ',' && depth == 0) {
-      keep_pair();
-    } else if (std::isspace(static_cast<unsigned char>(letter)) == 0) {
-      pair += letter;
+/// Those at `enable()`, until the program says others. Never destroyed: threads may run on at the end of the process.
+auto& environment = *new std::optional<std::string>();
+
+/// Whether settings say of segments that they expand, or that they do not.
+bool name_expandable(const std::string& settings) {
+  const c10::CachingAllocator::ConfigTokenizer words(settings);
+  for (size_t at = 0; at < words.size(); ++at) {
+    if (words[at] == "expandable_segments") {
+      return true;
     }
   }
-  keep_pair();
-  return kept;
+  return false;
 }
 
 /// PyTorch's settings as they change.
@@ -91,11 +75,15 @@ void follow_settings() {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   auto& hook = Config::getConfigParserHook();
   hook = [before = hook](const std::string& settings) {
+    environment.reset();
+    const bool is_ours = is_in_place();
     if (before) {
-      before(is_in_place() ? without_native_backend(settings) : settings);
+      has_native_name = is_ours;
+      const auto again = c10::make_scope_exit([] { has_native_name = false; });
+      before(settings);
     }
-    if (is_in_place()) {
-      the_allocator.load()->apply_settings(without_native_backend(settings).find("expandable_segments:") != std::string::npos);
+    if (is_ours) {
+      the_allocator.load()->apply_settings(name_expandable(settings));
     }
   };
 }
@@ -193,28 +181,17 @@ void take_over_peers(const std::vector<DeviceIndex>& devices) {
   }
 }
 
-constexpr const char* expandable = "expandable_segments:True";
-
 /// Has PyTorch's settings say that segments grow, shrink and move, as those of the default pool do, to whoever asks before it registers
 /// memory by its address: NCCL's registration of all segments keeps away then. Not where the program has said that they do not.
 /// Afterwards they are as the program gave them.
 void say_expandable(bool is_so) {
   namespace settings = c10::CachingAllocator;
   static bool is_said = false;
-  std::string last = settings::getAllocatorSettings();
-  // Without white space.
-  const bool is_off = without_native_backend(last).find("expandable_segments:False") != std::string::npos;
-  if (is_so && !is_off && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
-    is_said = true;
-    // First: others may end in a comma.
-    settings::setAllocatorSettings(std::string(expandable) + "," + last);
-  } else if (!is_so && std::exchange(is_said, false)) {
-    if (const size_t at = last.rfind(expandable); at != std::string::npos) {
-      const size_t end = at + std::strlen(expandable);
-      last.erase(at, end - at + (last[end] == ',' ? 1 : 0));
-    }
+  const std::string last = settings::getAllocatorSettings();
+  if (is_so ? !settings::AcceleratorAllocatorConfig::use_expandable_segments() && !name_expandable(last) : is_said) {
+    is_said = is_so;
     // PyTorch keeps this one until something else is said.
-    settings::setAllocatorSettings("expandable_segments:False");
+    settings::setAllocatorSettings(is_so ? "expandable_segments:True" : "expandable_segments:False");
     settings::setAllocatorSettings(last);
   }
 }
@@ -248,7 +225,8 @@ void install(const std::string& version) {
   const int devices = late ? c10::cuda::device_count() : 0;
   const std::vector<DeviceIndex> used = used_devices(devices);
   refuse_routed(before, used);
-  read_named_backend();
+  // Now: PyTorch compares a backend that its settings name with the allocator that is in place when it reads them.
+  native::CUDAAllocatorConfig::instance();
   Allocator* ours = the_allocator.load();
   if (ours == nullptr) {
     ours = new Allocator(before);
@@ -261,11 +239,11 @@ void install(const std::string& version) {
     take_over(*ours, before, devices);
     take_over_peers(used);
   } else {
-    ours->enable(ours->isEnabled());
+    // Before it is in place, since PyTorch may refuse what the environment says. Not if late: the native allocator would go by it where its
+    // own pools grow.
+    say_expandable(true);
+    environment = settings_of_environment();
   }
-  // Before it is in place, since PyTorch may refuse what the environment says. If late, the native allocator would go by it where its own
-  // pools grow.
-  say_expandable(!late);
   put(ours);
 }
 
@@ -318,6 +296,20 @@ void uninstall(const std::string& /*unused*/) {
 }
 
 } // namespace
+
+/// The environment counts as it is when CUDA is used first, as natively, unless the program has said other settings since `enable()`.
+void Allocator::follow_environment() {
+  enable(isEnabled());
+  const std::string now = settings_of_environment();
+  if (std::exchange(environment, std::nullopt).value_or(now) != now) {
+    say_expandable(false);
+    // PyTorch keeps these until something else is said.
+    c10::CachingAllocator::setAllocatorSettings(
+        "expandable_segments:False,large_segment_size_mb:20,per_process_memory_fraction:1.0,graph_capture_record_stream_reuse:False");
+    c10::CachingAllocator::setAllocatorSettings(now);
+    say_expandable(true);
+  }
+}
 
 Allocator* installed() {
   return the_allocator.load(std::memory_order_relaxed);

@@ -295,6 +295,9 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
 
 void Allocator::init(int device_count) {
   const std::lock_guard<std::mutex> lock(init_mutex_);
+  if (device_count_.load() == 0 && !native_.is_late()) {
+    follow_environment();
+  }
   check(cuda_mem_torch_init(device_count));
   // What is forwarded to it needs its devices; it allocates nothing.
   native_->init(device_count);

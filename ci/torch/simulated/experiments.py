@@ -99,6 +99,36 @@ def settings_tell_of_expandable_segments():
     assert not setting()
 
 
+def the_environment_counts_at_the_first_use():
+    """What the program puts there after `enable()` holds, as natively, until CUDA is used; not before keywords."""
+
+    def program(options, later):
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable(**options)
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = later
+        expands, settings = is_expandable(block(30 * MIB)), torch.cuda.memory._snapshot()["allocator_settings"]
+        print(settings["max_split_size"] // MIB, settings["expandable_segments"], expands, torch.cuda.get_per_process_memory_fraction())
+
+    def uncached():
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable()
+        os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+        print(block().numel(), torch.cuda.memory_reserved())
+
+    for options, later, wanted in (
+        ({}, "backend:native,max_split_size_mb:64", "64 True True 1.0\n"),
+        ({}, "max_split_size_mb:64,expandable_segments:False", "64 False False 1.0\n"),
+        ({}, "max_split_size_mb:64, expandable_segments : True", "64 True True 1.0\n"),
+        ({"max_split_size_mb": 40}, "max_split_size_mb:64", "40 True True 0.5\n"),
+    ):
+        for earlier in ("max_split_size_mb:32,per_process_memory_fraction:0.5", "per_process_memory_fraction:0.5,expandable_segments:False"):
+            done = ended(program, options | {"expandable_segments": True} if options else {}, later, PYTORCH_CUDA_ALLOC_CONF=earlier)
+            assert (done.code, done.output) == (0, wanted), (earlier, later, done)
+    assert ended(uncached).output == f"{8 * MIB} 0\n"
+
+
 def what_pytorch_refuses_changes_nothing():
     """A value that this package takes and this version of PyTorch does not, before CUDA is used, after it, and when it is enabled already."""
     import cuda_mem_torch
@@ -1184,7 +1214,7 @@ def later_settings_are_accepted():
 
 
 PROGRAMS = [
-    options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
+    options_add_up, settings_tell_of_expandable_segments, the_environment_counts_at_the_first_use, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, a_forked_child_ends_as_natively, a_forked_child_leaves_scopes, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,

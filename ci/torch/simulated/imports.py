@@ -46,6 +46,11 @@ LATER = {
     "asked_with_settings_under_another_name": (
         {"CUDA_MEM_TORCH": "1", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "max_split_size_mb:128"}, SPLIT, 0, "64\nexit status"
     ),
+    # As natively: what the program says before it uses CUDA.
+    "asked_with_settings_that_come_later": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:32"},
+        "import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'max_split_size_mb:64'; " + SPLIT, 0, "64\nexit status"
+    ),
     "asked_beside_the_asynchronous_backend_by_the_other_name": (
         {"CUDA_MEM_TORCH": "1", "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "remove that from PYTORCH_ALLOC_CONF"
     ),

@@ -77,7 +77,8 @@ def enable(
     was = _shim.state(torch)
     _shim.install(torch)
     try:
-        if text:
+        # What the environment alone says is read when CUDA is used first.
+        if options.keys() - {"pinned"}:
             torch._C._accelerator_setAllocatorSettings(text)
         (_shim.install_pinned if pins else _shim.uninstall_pinned)(torch)
     except Exception:

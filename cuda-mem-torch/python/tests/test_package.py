@@ -225,6 +225,8 @@ class Enabling(unittest.TestCase):
             self.assertIn(words, repr(running))
         self.state = 2
         self.assertIn("earlier memory is PyTorch's own", repr(cuda_mem_torch.enable()))
+        # The program may still change the environment.
+        self.torch._C._accelerator_setAllocatorSettings.assert_not_called()
 
     def test_pinned_memory_may_stay_pytorchs(self):
         cuda_mem_torch.enable()
