@@ -73,6 +73,37 @@ def options_add_up():
     assert settings()["max_split_size"] != 64 * MIB, "they end with disable()"
 
 
+def options_end_with_what_named_them():
+    """What PyTorch keeps until something else is said does not outlive `disable()`, nor a call that is refused."""
+    import cuda_mem_torch
+
+    def kept():
+        pool, settings = torch.cuda.MemPool(), torch.cuda.memory._snapshot()["allocator_settings"]
+        with torch.cuda.use_mem_pool(pool):
+            block(2 * MIB)
+        expands, reuses = settings["expandable_segments"], settings["graph_capture_record_stream_reuse"]
+        return pool.snapshot()[0]["total_size"] // MIB, expands, reuses, torch.cuda.get_per_process_memory_fraction()
+
+    block(64)
+    natively = kept()
+    assert natively == (20, False, False, 1.0), natively
+    cuda_mem_torch.enable(large_segment_size_mb=40, expandable_segments=True, graph_capture_record_stream_reuse=True, per_process_memory_fraction=0.5)
+    assert kept() == (40, True, True, 0.5), kept()
+    others = {"large_segment_size_mb": 60, "expandable_segments": False, "graph_capture_record_stream_reuse": False, "per_process_memory_fraction": 0.25}
+    refused(ValueError, "has to be power of 2", lambda: cuda_mem_torch.enable(roundup_power2_divisions=0, **others))
+    assert kept() == (40, True, True, 0.5), kept()
+    there = pinned(64)
+    refused(cuda_mem_torch.CudaMemError, "still in tensors", lambda: cuda_mem_torch.enable(pinned=False, **others))
+    assert kept() == (40, True, True, 0.5), kept()
+    del there
+    gc.collect()
+    torch.cuda.synchronize()
+    cuda_mem_torch.disable()
+    assert kept() == natively, kept()
+    refused(ValueError, "has to be power of 2", lambda: cuda_mem_torch.enable(roundup_power2_divisions=0, **others))
+    assert kept() == natively, kept()
+
+
 def settings_tell_of_expandable_segments():
     """NCCL keeps from registering segments that move by asking PyTorch's setting, which says what is so, and afterwards what the program had."""
     import cuda_mem_torch
@@ -1214,7 +1245,7 @@ def later_settings_are_accepted():
 
 
 PROGRAMS = [
-    options_add_up, settings_tell_of_expandable_segments, the_environment_counts_at_the_first_use, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
+    options_add_up, options_end_with_what_named_them, settings_tell_of_expandable_segments, the_environment_counts_at_the_first_use, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, a_forked_child_ends_as_natively, a_forked_child_leaves_scopes, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,

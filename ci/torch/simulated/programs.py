@@ -504,7 +504,8 @@ def limits_are_the_last():
     cuda_mem_torch.disable()
     torch.cuda.set_per_process_memory_fraction(1.0)
     cuda_mem_torch.enable()
-    enforced(1.0), enforced(0.25, 1)
+    # That of an option ends with it.
+    enforced(1.0), enforced(0.5, 1)
     cuda_mem_torch.disable()
 
 

@@ -9,7 +9,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Mapping
+from typing import Any, Mapping
 
 from cuda_mem_torch import _library, _recording, _settings, _sharing, _shim, _torch, symmetric
 from cuda_mem_torch._errors import CudaMemError
@@ -23,8 +23,9 @@ ACCEPTED = "accepted: 1, true, yes or on to enable, require to do so or fail, 0,
 _NCCL_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 
 
-# What calls of enable() named so far.
-_options: dict[str, object] = {}
+# What calls of enable() named so far, and the devices' shares of memory before one of them named that.
+_options: dict[str, Any] = {}
+_fractions: dict[int, float] = {}
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,24 +75,25 @@ def enable(
     # Before PyTorch is touched: a bad value changes nothing.
     _library.set_settings(text, lambda note: _log.info("%s", note))
     torch = _torch.load()
-    was = _shim.state(torch)
+    was, pinned_was = _shim.state(torch), _shim.has_pinned(torch)
     _shim.install(torch)
-    try:
+    with contextlib.ExitStack() as undo:
+        if was == 0:
+            undo.callback(_shim.uninstall, torch)
+        (_shim.install_pinned if pins else _shim.uninstall_pinned)(torch)
+        undo.callback(_shim.install_pinned if pinned_was else _shim.uninstall_pinned, torch)
         # What the environment alone says is read when CUDA is used first.
         if options.keys() - {"pinned"}:
+            # Each version of PyTorch accepts other settings, and takes over this size before it refuses one.
+            undo.callback(torch._C._accelerator_setAllocatorSettings, f"large_segment_size_mb:20,{_text(_options)}")
             torch._C._accelerator_setAllocatorSettings(text)
-        (_shim.install_pinned if pins else _shim.uninstall_pinned)(torch)
-    except Exception:
-        # Of PyTorch's settings each version accepts others.
-        with contextlib.suppress(Exception):
-            torch._C._accelerator_setAllocatorSettings(_text(_options))
-        if was == 0:
-            _shim.uninstall(torch)
-        raise
-    _options.update(options)
+        undo.pop_all()
     if per_process_memory_fraction is not None and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
+            if "per_process_memory_fraction" not in _options:
+                _fractions[device] = torch.cuda.get_per_process_memory_fraction(device)
             torch.cuda.set_per_process_memory_fraction(float(per_process_memory_fraction), device)
+    _options.update(options)
     symmetric.offer(torch)
     _recording.follow(torch)
     _sharing.give_back_refused(torch)
@@ -102,8 +104,9 @@ def enable(
 
 
 def _text(options: Mapping[str, object]) -> str:
-    """PyTorch's settings, with these in the place of the environment's."""
-    return _settings.merge(_settings.from_environment(), {key: value for key, value in options.items() if key != "pinned"})
+    """PyTorch's settings, with these in the place of the environment's: last what it keeps, so that a refusal before it leaves that."""
+    named = {key: options[key] for key in sorted(options, key=_settings.KEPT.__contains__) if key != "pinned"}
+    return _settings.merge(_settings.from_environment(), named)
 
 
 def _announce_lost() -> None:
@@ -135,6 +138,11 @@ def disable() -> None:
     if not is_enabled():
         return
     torch = _torch.load()
+    environment, fraction = _settings.from_environment(), _options.get("per_process_memory_fraction")
+    default = float(_settings.named(environment, "per_process_memory_fraction") or 1.0)
+    devices = range(torch.cuda.device_count() if fraction is not None and torch.cuda.is_initialized() else 0)
+    # Elsewhere the program has said another one since.
+    limited = [device for device in devices if torch.cuda.get_per_process_memory_fraction(device) == float(fraction)]
     pins = _shim.has_pinned(torch)
     _shim.uninstall_pinned(torch)
     try:
@@ -143,12 +151,13 @@ def disable() -> None:
         if pins:
             _shim.install_pinned(torch)
         raise
-    if "expandable_segments" in _options:
-        # PyTorch keeps this one until something else is said.
-        torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
     if _options:
-        torch._C._accelerator_setAllocatorSettings(_settings.from_environment())
-        _options.clear()
+        for text in (_settings.merge("", _settings.KEPT), environment):
+            torch._C._accelerator_setAllocatorSettings(text)
+    for device in limited:
+        torch.cuda.set_per_process_memory_fraction(_fractions.get(device, default), device)
+    _options.clear()
+    _fractions.clear()
     _recording.follow(torch)
 
 

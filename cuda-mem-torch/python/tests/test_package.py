@@ -195,12 +195,15 @@ class Enabling(unittest.TestCase):
             mock.patch.dict(sys.modules, {"torch": self.torch}),
             mock.patch.dict(os.environ, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:100"}),
             mock.patch.object(_shim, "install"),
+            mock.patch.object(_shim, "uninstall"),
+            mock.patch.object(_shim, "has_pinned", lambda torch: False),
             mock.patch.object(_shim, "install_pinned"),
             mock.patch.object(_shim, "uninstall_pinned"),
             mock.patch.object(_shim, "state", lambda torch: self.state),
             mock.patch.object(_install.symmetric, "offer"),
             mock.patch.object(_sharing, "give_back_refused"),
             mock.patch.dict(_install._options, clear=True),
+            mock.patch.dict(_install._fractions, clear=True),
         ]
         for patch in patches:
             patch.start()
@@ -212,11 +215,52 @@ class Enabling(unittest.TestCase):
         cuda_mem_torch.enable(max_split_size_mb=64)
         given.assert_called_with("max_split_size_mb:64")
         cuda_mem_torch.enable(garbage_collection_threshold=0.5, expandable_segments=True)
-        given.assert_called_with("max_split_size_mb:64,expandable_segments:True,garbage_collection_threshold:0.5")
+        # Last what PyTorch keeps: a value that it refuses comes before.
+        added = "max_split_size_mb:64,garbage_collection_threshold:0.5,expandable_segments:True"
+        given.assert_called_with(added)
         with self.assertRaises(ValueError):
             cuda_mem_torch.enable(max_split_size_mb=1)
-        added = "max_split_size_mb:64,expandable_segments:True,garbage_collection_threshold:0.5"
         self.assertEqual(cuda_mem_torch.enable().settings, added)
+
+    def test_a_refused_call_leaves_what_there_was(self):
+        given = self.torch._C._accelerator_setAllocatorSettings
+        given.side_effect = [None, ValueError("refused"), None]
+        cuda_mem_torch.enable(large_segment_size_mb=40)
+        with self.assertRaisesRegex(ValueError, "refused"):
+            cuda_mem_torch.enable(large_segment_size_mb=60, pinned=False)
+        given.assert_called_with("large_segment_size_mb:20,max_split_size_mb:100,large_segment_size_mb:40")
+        _shim.uninstall.assert_not_called()
+        # Before PyTorch's settings are touched.
+        _shim.uninstall_pinned.side_effect = cuda_mem_torch.CudaMemError("still in tensors")
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "still in tensors"):
+            cuda_mem_torch.enable(expandable_segments=False, pinned=False)
+        self.assertEqual(given.call_count, 3)
+        self.state = 0
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "still in tensors"):
+            cuda_mem_torch.enable(pinned=False)
+        _shim.uninstall.assert_called_once_with(self.torch)
+
+    def test_options_end_with_disable(self):
+        given, fractions = self.torch._C._accelerator_setAllocatorSettings, {0: 0.5, 1: 1.0}
+        self.torch.cuda = types.SimpleNamespace(
+            is_initialized=lambda: True, device_count=lambda: 2, get_per_process_memory_fraction=fractions.get,
+            set_per_process_memory_fraction=lambda fraction, device: fractions.update({device: fraction}),
+        )
+        with mock.patch.object(_install, "is_enabled", return_value=True):
+            for share in (0.25, 0.125):
+                cuda_mem_torch.enable(per_process_memory_fraction=share)
+            fractions[1] = 0.75
+            cuda_mem_torch.disable()
+            self.assertEqual(fractions, {0: 0.5, 1: 0.75}, "the program has said another one")
+            kept = "expandable_segments:False,graph_capture_record_stream_reuse:False,large_segment_size_mb:20,per_process_memory_fraction:1.0"
+            self.assertEqual(given.call_args_list[-2:], [mock.call(kept), mock.call("max_split_size_mb:100")])
+            # Named before CUDA was used, so that nothing was there before.
+            self.torch.cuda.is_initialized = lambda: False
+            cuda_mem_torch.enable(per_process_memory_fraction=0.125)
+            self.torch.cuda.is_initialized, fractions[0] = lambda: True, 0.125
+            with mock.patch.dict(os.environ, {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.875"}):
+                cuda_mem_torch.disable()
+            self.assertEqual(fractions, {0: 0.875, 1: 0.75})
 
     def test_it_gives_what_runs(self):
         running = cuda_mem_torch.enable()
