@@ -72,8 +72,7 @@ bool name_expandable(const std::string& settings) {
 
 /// PyTorch's settings as they change.
 void follow_settings() {
-  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
-  auto& hook = Config::getConfigParserHook();
+  auto& hook = c10::CachingAllocator::AcceleratorAllocatorConfig::getConfigParserHook();
   hook = [before = hook](const std::string& settings) {
     environment.reset();
     const bool is_ours = is_in_place();
@@ -263,7 +262,9 @@ void uninstall(const std::string& /*unused*/) {
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
     const int64_t bytes = stats_of(static_cast<DeviceIndex>(device)).allocated_bytes.all.current;
-    TORCH_CHECK(bytes == 0, bytes, " bytes of device ", device, " are still in tensors: delete them first");
+    TORCH_CHECK(
+        bytes == 0, bytes, " bytes of device ", device,
+        " are still in tensors: delete them first, and cuBLAS's workspaces by torch._C._cuda_clearCublasWorkspaces()");
   }
   // The native allocator ignores the streams that are recorded for them, because their tensors name this one.
   const size_t routed = ours->native_allocator().kept_blocks();

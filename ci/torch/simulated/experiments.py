@@ -490,7 +490,9 @@ def a_failed_request_says_what_there_was():
     cuda_mem_torch.report("there.html")
     refused((OSError, ValueError, cuda_mem_torch.CudaMemError), "nowhere", lambda: cuda_mem_torch.report("/nowhere/r.html"))
     refused((ValueError, cuda_mem_torch.CudaMemError), "7", lambda: cuda_mem_torch.report("there.html", device=7))
-    refused(cuda_mem_torch.CudaMemError, "delete them first", cuda_mem_torch.disable)
+    # PyTorch keeps a workspace of each stream's first matrix product.
+    refused(cuda_mem_torch.CudaMemError, "delete them first, and cuBLAS's workspaces by torch._C._cuda_clearCublasWorkspaces()", cuda_mem_torch.disable)
+    assert callable(torch._C._cuda_clearCublasWorkspaces)
     refused(TypeError, "accepted: a number", lambda: cuda_mem_torch.enable(max_split_size_mb="64"))
 
 

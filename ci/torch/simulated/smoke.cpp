@@ -945,7 +945,7 @@ int main(int count, char** words) {
     CA::emptyCache();
     {
       c10::DataPtr held = CA::get()->allocate(1000);
-      EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "delete them first"));
+      EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 1 && has(text, "delete them first, and cuBLAS's workspaces by torch._C._cuda_clearCublasWorkspaces()"));
     }
     {
       CA::get()->enable(false);
