@@ -229,6 +229,8 @@ def segments_stay_while_the_setting_is_off():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
+    # What the program has said last counts for the native allocator, whose expandable segments ask libraries that are not played here.
+    switch("expandable_segments:False")
     cuda_mem_torch.disable()
     cuda_mem_torch.enable(expandable_segments=False)
     still = block()
