@@ -842,8 +842,8 @@ int cuda_mem_torch_checkpoint_pool(int device,
 
  # Safety
 
- `checkpoint` came from [`cuda_mem_torch_checkpoint_pool`] for this device; what is told as freed is not used any more and not
- freed by anybody else. The functions may be called with `data`.
+ `checkpoint` came from [`cuda_mem_torch_checkpoint_pool`] for this device; what is told as freed is not used any more, also not on
+ recorded streams, and not freed by anybody else. The functions may be called with `data`.
  */
 int cuda_mem_torch_restore_pool(int device,
                                 const struct cuda_mem_torch_checkpoint *checkpoint,
