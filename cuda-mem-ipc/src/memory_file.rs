@@ -20,8 +20,8 @@ pub(crate) fn open(descriptors: Descriptors) -> Result<SharedMapping> {
     Ok(SharedMapping::open(file)?)
 }
 
-/// How many bytes of a file in memory come before the first that has no page, all of them if none is without. Such a page would be made when it is
-/// pinned, by the process that pins it. What lies behind the end of the file does not count.
+/// How many bytes of a file in memory come before its first hole, all of them if there is none. A page of a hole would be made when it is
+/// pinned, by the process that pins it. A page that was never written is a hole; what lies behind the end does not count.
 pub(crate) fn bytes_there(file: impl AsFd) -> Result<usize> {
     let hole = rustix::fs::seek(file, SeekFrom::Hole(0)).map_err(Error::system("lseek"))?;
     Ok(usize::try_from(hole).unwrap_or(0))

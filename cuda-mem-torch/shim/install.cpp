@@ -238,10 +238,12 @@ void install(const std::string& version) {
     take_over(*ours, before, devices);
     take_over_peers(used);
   } else {
-    // Before it is in place, since PyTorch may refuse what the environment says. Not if late: the native allocator would go by it where its
-    // own pools grow.
+    // Before it is in place: PyTorch may refuse the environment. Not if late: the native allocator's own pools would go by it.
     say_expandable(true);
-    environment = settings_of_environment();
+    // As natively: it counts no more once the program has said other settings.
+    if ((environment = settings_of_environment()) != c10::CachingAllocator::getAllocatorSettings()) {
+      environment.reset();
+    }
   }
   put(ours);
 }
@@ -298,7 +300,7 @@ void uninstall(const std::string& /*unused*/) {
 
 } // namespace
 
-/// The environment counts as it is when CUDA is used first, as natively, unless the program has said other settings since `enable()`.
+/// The environment counts as it is when CUDA is used first, as natively, unless the program has said other settings.
 void Allocator::follow_environment() {
   enable(isEnabled());
   const std::string now = settings_of_environment();

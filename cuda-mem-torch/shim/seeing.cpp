@@ -126,8 +126,7 @@ SegmentInfo find(const void* pointer) {
 }
 #endif
 
-/// PyTorch's observers of requests that there is no memory for. The library has one for all of them: of several it would tell the others too
-/// after one has thrown.
+/// PyTorch's observers of requests that there is no memory for. The library has one for all: after one has thrown no other is told.
 auto& observers = *new Told<native::OutOfMemoryObserver>();
 
 void tell_observers(void* /*data*/, int64_t device, size_t requested, size_t total, size_t free) noexcept {

@@ -14,8 +14,7 @@
 
 namespace cuda_mem {
 
-/// All streams that PyTorch hands out of a device. They are few, live for ever, and are handed out in turn: other threads may be handed some
-/// in between.
+/// All streams that PyTorch hands out of a device: few, and for ever. They are handed out in turn, to other threads in between too.
 inline std::vector<cudaStream_t> own_streams(c10::DeviceIndex device) {
   constexpr size_t streams_in_a_pool = 32;
   static std::mutex mutex;
@@ -35,8 +34,7 @@ inline std::vector<cudaStream_t> own_streams(c10::DeviceIndex device) {
   return all;
 }
 
-/// Whether a stream lasts as long as the process: all of PyTorch's do, by whatever name (`torch.cuda.ExternalStream`), and others' end when
-/// their owners like.
+/// Whether a stream lasts as long as the process: all of PyTorch's do, by whatever name; others' end when their owners like.
 inline bool lasts(int device, void* handle) noexcept {
   if (handle == nullptr || handle == cudaStreamLegacy) {
     // PyTorch has the same number for an external stream without a handle. A thread's own default stream may capture: it is not meant.

@@ -95,8 +95,7 @@ impl Fence {
 
     /// Whether the point was reached.
     ///
-    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html), for a fence of an event; a word is
-    /// read without a call.
+    /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) for an event's; a word is just read.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use cuda_mem_sys::{CU_STREAM_LEGACY, CUresult, CUstream_st};
+use cuda_mem_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream_st};
 
 use super::{Inner, Kind, StreamId, is_capturing};
 use crate::driver::{Context, Driver, Event, Handle, LateReports, Relaxed, lock, try_lock};
@@ -117,7 +117,7 @@ impl KnownStreams {
         lock(&self.capturing).values().any(|(_, of)| of == context)
     }
 
-    /// Whether one of a context captures that was lent, or a guest did when it was last asked.
+    /// Whether one of a context captures that was lent, or the calling thread's default stream, or a guest did when it was last asked.
     pub(super) fn captures_in(&self, context: &Context) -> bool {
         let captures = |known: &Known| match try_lock(&known.here) {
             Some(here) => here.is_some() && is_capturing(context.driver(), known.raw.raw()).unwrap_or(true),
@@ -130,7 +130,10 @@ impl KnownStreams {
         let is_lost = asked.is_err_and(|error| expect_lost(error).is_ok());
         let streams = lock(&self.streams);
         let mut lent = streams.values().filter(|entry| entry.is_lent && entry.context == *context);
-        !is_lost && (self.guests_capture(context) || lent.any(|entry| captures(&entry.known)))
+        !is_lost
+            && (self.guests_capture(context)
+                || lent.any(|entry| captures(&entry.known))
+                || is_capturing(context.driver(), CU_STREAM_PER_THREAD).unwrap_or(true))
     }
 
     /// Waits until the streams of a context have done what they were given by now.

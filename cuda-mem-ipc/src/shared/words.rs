@@ -223,7 +223,7 @@ impl Words {
         self.have_come_to(self.peers_lines, &self.expected)
     }
 
-    /// Says that this side gives up though it lives: whatever its lines have come to, it stands by none of it from here on.
+    /// Says that this side gives up though it lives: no fence of its lines counts any more, whether it was reached or not.
     pub(super) fn give_up(&self) {
         if let Ok(page) = self.page() {
             poison(&page, self.own_lines);

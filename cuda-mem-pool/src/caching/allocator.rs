@@ -140,8 +140,8 @@ impl CachingAllocator {
         self.shared().free(address, None)
     }
 
-    /// Enters a stream as a user of a block, for the work that it is given until the block is freed, or that value of it is disowned. After the free the block is reused only
-    /// once that work is done, or its own stream waits for it. If another thread frees it, of a thread's default stream only work given before this call counts.
+    /// Enters a stream as a user of a block, for the work that it is given until the block is freed, or this value of the stream is
+    /// [disowned](Stream::disown). After the free the block is reused only once that work is done, or its own stream waits for it. If another thread frees it, of a thread's default stream only work given before this call counts.
     /// Once a block has 256 such streams, entering one more forgets those that have no work at that moment.
     ///
     /// The block's own stream waits, on the device, when the pool needs memory. So work that `stream` is given before the free must not wait, by
@@ -159,14 +159,18 @@ impl CachingAllocator {
         };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
         // A block that is kept for the next one of its size is still found by its address.
-        let is_free = shared.with_drained(slot, |heap, _| heap.sizes(number_of(found)).is_none());
-        if is_free || shared.pending.has_freed(|freed| freed == address) {
+        if shared.with_drained(slot, |heap, _| heap.sizes(number_of(found)).is_none()) {
             return Err(Error::UnknownAddress { address });
         }
         if slot.owner.is(stream.id().as_raw()) {
             return Ok(());
         }
-        shared.pending.record_stream(address, stream, None)
+        let is_freed = shared.pending.has_freed(|freed| freed == address);
+        if is_freed {
+            Err(Error::UnknownAddress { address })
+        } else {
+            shared.pending.record_stream(address, stream, None)
+        }
     }
 
     /// Has free memory of a stream serve other streams from now on, behind all work that the stream was given: its owner is about to destroy it.

@@ -19,8 +19,7 @@ pub struct CachingOptions {
     pub max_bytes: usize,
     /// The share of the device's memory that may be held, from 0 to 1; 1 is no limit.
     pub memory_fraction: f64,
-    /// The bytes of the device that are left to other libraries as long as something else helps; None for a hundredth of its memory, from
-    /// 256 MiB to 1 GiB.
+    /// The bytes of the device that are left to other libraries as long as something else helps; None for a hundredth, from 256 MiB to 1 GiB.
     pub reserve_bytes: Option<usize>,
     /// How private pools size and cut their segments; its rounding and its threshold of garbage collection count for the default pool too.
     pub segments: Options,

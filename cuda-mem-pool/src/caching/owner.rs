@@ -13,6 +13,9 @@ use crate::primitive::{AtomicU64, Mutex, Ordering, lock, lock_over_calls};
 /// No stream has this number.
 const NO_STREAM: u64 = u64::MAX;
 
+/// From this driver on a point of a context is made without a wait.
+const NEEDS_NO_WAIT: i32 = 12_050;
+
 /// The stream that a heap serves, by its number without a lock.
 #[derive(Debug)]
 pub(super) struct Owner<S = Stream, E = Arc<Event>> {
@@ -28,7 +31,7 @@ pub(super) enum End<E> {
     Done,
     /// Behind all of it.
     At(E),
-    /// The thread of the stream of this number ended while it was busy. No thread can name it, so only a wait for the context ends this.
+    /// No thread can name the stream of this number, as one whose thread ended while it was busy: only a wait for the context ends this.
     Lost(u64),
 }
 
@@ -109,14 +112,16 @@ impl Owner {
         ended
     }
 
-    /// The stream, or where the work of the last one ends. A value of it that was disowned does not know what another was given since: that
-    /// ends where all work of the context does, if that can be told.
-    pub(super) fn place(&self) -> Result<Stream, End<Arc<Event>>> {
+    /// The stream, or where the work of the last one ends. A disowned value knows nothing of what another value of the stream was given since:
+    /// that ends where all work of the context does, and is lost while no point can be made behind that, or only by a wait.
+    pub(super) fn place(&self, waits: bool) -> Result<Stream, End<Arc<Event>>> {
         let stream = self.served()?;
         match stream.is_capturing() {
             Err(Error::Disowned) if !stream.is_guest() => {
-                let point = stream.context().point().map(Arc::new);
-                Err(point.map_or(End::Lost(NO_STREAM), End::At))
+                let context = stream.context();
+                let has_points = context.driver().version() >= NEEDS_NO_WAIT;
+                let point = (waits || has_points).then(|| context.point().ok()).flatten();
+                Err(point.map_or(End::Lost(NO_STREAM), |point| End::At(Arc::new(point))))
             }
             _ => Ok(stream),
         }
@@ -124,7 +129,7 @@ impl Owner {
 
     /// Waits for all that the stream, or the last one, was given.
     pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
-        match self.place() {
+        match self.place(true) {
             Ok(stream) => wait_for(&stream),
             Err(End::Done) => Ok(()),
             Err(End::At(point)) => point.synchronize(),

@@ -81,8 +81,7 @@ impl Record {
         }
     }
 
-    /// Records an event behind what is noted. In a watcher it is noted too: the thread that is recording may wait for the page source, which
-    /// this thread has.
+    /// Records an event behind what is noted. In a watcher it is noted too: who records may wait for the page source, which this thread has.
     pub(super) fn emit(&self, event: Event, frames: Option<Frames>) {
         if is_watching() {
             self.note(event, frames);

@@ -172,8 +172,7 @@ impl CachingAllocator {
     ///
     /// # Safety
     ///
-    /// No other process has the memory open by it when its segment is freed, which is at the earliest when all blocks in it are: CUDA does not say
-    /// what comes of that.
+    /// No other process has the memory open by it when its segment is freed, at the earliest with all its blocks: CUDA does not say what comes of that.
     pub unsafe fn ipc_handle(&self, address: CUdeviceptr) -> Result<MemoryHandle> {
         let (bytes, segment) = self.block_at(address)?;
         let (segment, _) = segment.ok_or(Error::NoLegacyHandle { address })?;

@@ -201,7 +201,7 @@ impl Backend for Vmm {
 
     fn point(&mut self, heap: u32) -> Result<Option<Arc<Event>>> {
         let Some(slot) = self.slots.get(heap) else { return Ok(None) };
-        let stream = match slot.owner.place() {
+        let stream = match slot.owner.place(false) {
             Ok(stream) => stream,
             Err(End::At(point)) => return Ok(Some(point)),
             Err(End::Lost(_)) => return Ok(None),

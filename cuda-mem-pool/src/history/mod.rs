@@ -273,8 +273,7 @@ impl History {
     ///
     /// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by
     /// the next thread that records something. What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record
-    /// wait meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have. A panic ends in it: memory must
-    /// not be lost over it.
+    /// wait meanwhile, so a tracker must not wait for them, nor take the GIL, which they may have. A panic ends in it, so that no memory is lost.
     pub fn attach(&self, tracker: impl Fn(&TraceEntry) + Send + Sync + 'static) -> CallbackId {
         let id = self.trackers.add(Arc::new(tracker));
         if !forked() {

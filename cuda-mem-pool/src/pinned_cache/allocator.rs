@@ -68,8 +68,7 @@ impl PinnedCachingAllocator {
         Self { handle: Arc::new(Handle { shared, home, has_same_address: OnceLock::new() }) }
     }
 
-    /// Allocates a block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
-    /// it.
+    /// Allocates a block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter has it.
     ///
     /// A block of this size that the calling thread has freed is taken without waiting or a driver call. Otherwise blocks whose streams
     /// are done come back, and memory is pinned only if nothing free fits. When the system has no more, free memory is given
@@ -223,8 +222,7 @@ impl PinnedCachingAllocator {
         }
     }
 
-    /// Has the accumulated figures of the statistics start anew from zero: `allocated`, `freed`, the numbers of calls, and
-    /// how long all took.
+    /// Has the accumulated figures of the statistics start anew from zero: `allocated`, `freed`, numbers of calls, and times.
     pub fn reset_accumulated_statistics(&self) {
         if !forked() {
             self.shared().figures.reset_accumulated();

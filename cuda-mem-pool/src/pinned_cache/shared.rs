@@ -111,8 +111,7 @@ impl Shared {
         }
     }
 
-    /// Puts blocks back that nothing uses any more. While a segment is wholly free, gives back what the options' limit asks for, in the order
-    /// of what it costs.
+    /// Puts blocks back that nothing uses any more. While a segment is wholly free, gives back what the limit asks for, the cheapest first.
     pub(super) fn put_all(&self, blocks: impl IntoIterator<Item = FreeBlock>) {
         self.put(blocks);
         let Some(most) = self.options.max_cached_bytes else { return };

@@ -100,8 +100,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// The context and internal stream for calls that name no stream.
     fn resource_context(&self) -> &ResourceContext;
 
-    /// Allocates `bytes` bytes, aligned to 256, with whatever contents are there. Dropped, the memory goes back behind everything
-    /// that used it.
+    /// Allocates `bytes` bytes, aligned to 256, with whatever is there. Dropped, the memory goes back behind everything that used it.
     ///
     /// Ordered on `stream`, or on an internal stream of the resource if none is given; uses on other streams wait for it.
     ///
@@ -187,8 +186,7 @@ pub(crate) fn layout(bytes: usize) -> Result<Layout> {
     Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })
 }
 
-/// Keeps a resource's context, its internal stream, and the streams of memory that was allocated by address. [`MemoryResource`] has
-/// an example.
+/// Keeps a resource's context, its internal stream, and the streams of memory allocated by address. [`MemoryResource`] has an example.
 #[derive(Debug)]
 pub struct ResourceContext {
     context: Context,

@@ -18,8 +18,7 @@ use crate::error::Bytes;
 /// assert!(table.contains("reserved_bytes                 2.00 MiB     2.00 MiB     2.00 MiB      0 bytes"));
 /// ```
 ///
-/// With the feature `serde` it is serialised as `torch.cuda.memory_stats_as_nested_dict()` is, with a `max_split_size` of null
-/// where there is none.
+/// With the feature `serde` it is serialised as `torch.cuda.memory_stats_as_nested_dict()` is; no `max_split_size` is null.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceStatistics {

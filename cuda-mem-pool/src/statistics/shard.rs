@@ -319,8 +319,7 @@ impl Cells {
         self.limits.iter().zip(by.0).for_each(|(cells, by)| add(cells, by, Ordering::Relaxed));
     }
 
-    /// Gives another shard of what is left below the limits: what that is missing, or so much that both have as much left. For whoever may
-    /// stop shards.
+    /// Gives another shard of what is left below the limits: what that lacks, or so much that both have as much. For who may stop shards.
     pub(super) fn lend(&self, missing: Room) -> Room {
         self.stop();
         let lent = self.lower_limits(missing);
@@ -403,8 +402,7 @@ impl Cells {
         self.figures(|pool| row(load(&pool.allocated), [0; 2]))
     }
 
-    /// What was added to each figure. A block that is freed while a stream uses it becomes active once more: that is taken away with the
-    /// free, too.
+    /// What was added to each figure. A block that is freed while a stream uses it becomes active once more: its free takes that away, too.
     pub(super) fn added(&self) -> Figures {
         self.figures(|pool| row(load(&pool.allocated), load(&pool.deferred)))
     }

@@ -30,7 +30,7 @@ _fractions: dict[int, float] = {}
 
 @dataclass(frozen=True, repr=False)
 class Enabled:
-    """The result of :func:`enable`: what allocates, and since when. Its text says so."""
+    """The result of :func:`enable`: what allocates, since when, and options and variables as they were read. Its text says so."""
 
     version: str
     torch: str
@@ -80,6 +80,9 @@ def enable(
     with contextlib.ExitStack() as undo:
         if was == 0:
             undo.callback(_shim.uninstall, torch)
+        else:
+            undo.callback(_shim.install, torch)
+            undo.callback(_library.set_settings, _text(_options), lambda _: None)
         (_shim.install_pinned if pins else _shim.uninstall_pinned)(torch)
         undo.callback(_shim.install_pinned if pinned_was else _shim.uninstall_pinned, torch)
         # What the environment alone says is read when CUDA is used first.
@@ -104,7 +107,7 @@ def enable(
 
 
 def _text(options: Mapping[str, object]) -> str:
-    """PyTorch's settings, with these in the place of the environment's: last what it keeps, so that a refusal before it leaves that."""
+    """PyTorch's settings, with these in the place of the environment's. Last come those that it keeps: it stops at a value that it refuses."""
     named = {key: options[key] for key in sorted(options, key=_settings.KEPT.__contains__) if key != "pinned"}
     return _settings.merge(_settings.from_environment(), named)
 
@@ -141,7 +144,7 @@ def disable() -> None:
     environment, fraction = _settings.from_environment(), _options.get("per_process_memory_fraction")
     default = float(_settings.named(environment, "per_process_memory_fraction") or 1.0)
     devices = range(torch.cuda.device_count() if fraction is not None and torch.cuda.is_initialized() else 0)
-    # Elsewhere the program has said another one since.
+    # Other devices have a share that the program has set since.
     limited = [device for device in devices if torch.cuda.get_per_process_memory_fraction(device) == float(fraction)]
     pins = _shim.has_pinned(torch)
     _shim.uninstall_pinned(torch)
@@ -151,8 +154,9 @@ def disable() -> None:
         if pins:
             _shim.install_pinned(torch)
         raise
-    if _options:
-        for text in (_settings.merge("", _settings.KEPT), environment):
+    if _options.keys() - {"pinned"}:
+        kept = {key: value for key, value in _settings.KEPT.items() if key in _options}
+        for text in (_settings.merge("", kept), environment):
             torch._C._accelerator_setAllocatorSettings(text)
     for device in limited:
         torch.cuda.set_per_process_memory_fraction(_fractions.get(device, default), device)

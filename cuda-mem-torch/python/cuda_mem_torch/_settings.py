@@ -11,7 +11,7 @@ from typing import Mapping
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 BOOLEANS = ("expandable_segments", "graph_capture_record_stream_reuse")
-# What PyTorch keeps until something else is said, with its defaults.
+# What PyTorch does not reset when it is given other settings, with its defaults; those of enable() alone.
 KEPT = {"expandable_segments": False, "graph_capture_record_stream_reuse": False, "large_segment_size_mb": 20, "per_process_memory_fraction": 1.0}
 
 

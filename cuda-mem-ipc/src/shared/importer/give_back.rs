@@ -164,8 +164,8 @@ impl Watched for ImportLink {
         &self.connection
     }
 
-    /// It may have as many descriptors as a segment has. Of what a peer has sent only so many are open, and of what all have. Other messages stay in
-    /// the socket, but for the first of each peer.
+    /// Whether there is room for one more message, which may bring as many descriptors as a segment has. A peer and all together have limits,
+    /// beyond which messages stay in the socket. A peer of which nothing waits may always send one.
     fn may_read(&self) -> bool {
         let has_room = |waiting: &AtomicUsize, most: fn(Kind) -> u64| {
             waiting.load(Ordering::SeqCst).saturating_add(wire::MOST_HANDLES) as u64
@@ -197,9 +197,11 @@ impl Watched for ImportLink {
         // Some may be used no more that the exporter has not heard the end of.
         let slabs = self.slabs.load(Ordering::SeqCst);
         let is_more = || slabs > lock(&self.segments).values().filter(|known| known.is_in_a_pool()).count();
-        let is_to_wake = self.is_to_wake.load(Ordering::SeqCst);
         // Nobody says when there is room again that others have taken.
-        is_to_wake || self.is_let_go() || !self.may_read() || (slabs > 0 && is_more())
+        let all = WAITING.load(Ordering::SeqCst).saturating_add(wire::MOST_HANDLES) as u64;
+        let is_crowded = self.waiting.load(Ordering::SeqCst) > 0 && all > Kind::Descriptors.most();
+        let has_work = self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go();
+        has_work || is_crowded || (slabs > 0 && is_more())
     }
 
     fn ends_well(&self) -> bool {

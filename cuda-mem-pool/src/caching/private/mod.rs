@@ -205,8 +205,7 @@ impl Private {
         })
     }
 
-    /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and each segment that is not on its
-    /// way in or out.
+    /// What is live in a source's pools by address, all of a pool that a graph may use, and each segment that is not on its way in or out.
     pub(in crate::caching) fn live(&self, source: &dyn RawResource) -> (Vec<Range<u64>>, HashSet<u64>) {
         let state = lock(&self.state);
         let (mut live, mut segments) = (Vec::new(), HashSet::new());

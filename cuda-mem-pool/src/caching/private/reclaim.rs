@@ -1,9 +1,9 @@
 //! What is tried when a private pool has no memory for a request, and how segments go back to where they came from.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cuda_mem_core::{Stream, Uses, catch_panic};
+use cuda_mem_core::{Event as Point, Stream, Uses, catch_panic};
 
 use super::PrivatePools;
 use super::blocks::{Found, Routed};
@@ -136,11 +136,11 @@ impl PrivatePools<'_> {
         let (mut bytes, mut result, mut patience) = (0usize, Ok(()), REACHED);
         for taken in all {
             let users = self.users(&taken, waits);
-            let outcome = if users.is_some_and(|users| are_quiet(&users, waits, patience)) {
+            let outcome = if users.as_ref().is_some_and(|users| are_quiet(users, waits, patience)) {
                 self.release(&taken)
             } else {
                 // One busy stream is looked at for long, not each of many.
-                patience = Duration::ZERO;
+                patience = if users.is_some() { Duration::ZERO } else { patience };
                 lock(&self.private.state).pools.put_back(&taken).map(|()| 0).map_err(Error::from)
             };
             match outcome {
@@ -187,11 +187,11 @@ impl PrivatePools<'_> {
         };
         let mut users = Vec::new();
         for slot in slots {
-            match slot.owner.place() {
+            match slot.owner.place(waits) {
                 Ok(stream) => users.push(stream),
                 Err(End::Done) => {}
                 Err(End::At(point)) if waits => point.synchronize().ok()?,
-                Err(End::At(point)) if point.is_complete().unwrap_or(false) => {}
+                Err(End::At(point)) if comes_soon(&point) => {}
                 Err(End::At(_) | End::Lost(_)) => return None,
             }
         }
@@ -265,6 +265,15 @@ impl Climb for Climber<'_> {
 
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
 const REACHED: Duration = Duration::from_micros(50);
+
+/// Whether an event is reached within that time.
+fn comes_soon(point: &Point) -> bool {
+    let until = Instant::now() + REACHED;
+    while matches!(point.is_complete(), Ok(false)) && Instant::now() < until {
+        std::hint::spin_loop();
+    }
+    point.is_complete().unwrap_or(false)
+}
 
 /// Whether streams are known to have done all that they were given.
 fn are_quiet(users: &[Stream], waits: bool, patience: Duration) -> bool {

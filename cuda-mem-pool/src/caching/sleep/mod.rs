@@ -371,8 +371,7 @@ impl Tag {
         Ok(spare.map_or(0, |spare| spare.bytes()))
     }
 
-    /// Copies what the backup has of the bytes from an address on; how many, up to the first that it does not have. Bytes of `target` behind
-    /// that may have changed.
+    /// Copies what the backup has of the bytes from an address on, up to the first that it lacks; how many. Others of `target` may change.
     ///
     /// # Errors
     ///

@@ -38,8 +38,7 @@ impl<B: Backend> Timeline<B> {
 
     /// Whether the device is known to have come past the free of that count.
     ///
-    /// A point that cannot be asked says nothing, as one that a capture had and that ended before it was noticed: it is dropped, and a later
-    /// one says as much.
+    /// A point that cannot be asked, as one that an unnoticed capture had, says nothing: it is dropped, and a later one says as much.
     pub(super) fn is_done(&mut self, freed_at: u64, round: u64, backend: &mut B) -> bool {
         while self.done < freed_at
             && self.asked != round
