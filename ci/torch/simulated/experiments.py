@@ -102,6 +102,12 @@ def options_end_with_what_named_them():
     assert kept() == natively, kept()
     refused(ValueError, "has to be power of 2", lambda: cuda_mem_torch.enable(roundup_power2_divisions=0, **others))
     assert kept() == natively, kept()
+    # What the program says stays.
+    torch._C._accelerator_setAllocatorSettings("graph_capture_record_stream_reuse:True")
+    for options in {"pinned": False}, {"max_split_size_mb": 64}:
+        cuda_mem_torch.enable(**options)
+        cuda_mem_torch.disable()
+        assert kept() == (20, False, True, 1.0), kept()
 
 
 def settings_tell_of_expandable_segments():
@@ -141,6 +147,14 @@ def the_environment_counts_at_the_first_use():
         expands, settings = is_expandable(block(30 * MIB)), torch.cuda.memory._snapshot()["allocator_settings"]
         print(settings["max_split_size"] // MIB, settings["expandable_segments"], expands, torch.cuda.get_per_process_memory_fraction())
 
+    def said():
+        import cuda_mem_torch
+
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+        cuda_mem_torch.enable()
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:64"
+        print(is_expandable(block(30 * MIB)))
+
     def uncached():
         import cuda_mem_torch
 
@@ -158,6 +172,7 @@ def the_environment_counts_at_the_first_use():
             done = ended(program, options | {"expandable_segments": True} if options else {}, later, PYTORCH_CUDA_ALLOC_CONF=earlier)
             assert (done.code, done.output) == (0, wanted), (earlier, later, done)
     assert ended(uncached).output == f"{8 * MIB} 0\n"
+    assert ended(said).output == "False\n", "the program has said others"
 
 
 def what_pytorch_refuses_changes_nothing():

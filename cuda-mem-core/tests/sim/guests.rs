@@ -118,6 +118,10 @@ fn a_point_of_the_context_leaves_captures_alone() {
     assert!(matches!(context.point(), Err(Error::Capturing { .. })));
     assert!(capture.end().is_ok());
     assert!(!visiting(&stream, || stream.is_capturing()).unwrap());
+    // The calling thread's default stream, which nobody lends.
+    let capture = Capture::begin(&Stream::per_thread(&context).unwrap(), RELAXED);
+    assert!(matches!(context.point(), Err(Error::Capturing { .. })));
+    assert!(capture.end().is_ok());
     assert!(context.point().is_ok());
 }
 
