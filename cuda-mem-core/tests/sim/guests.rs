@@ -119,9 +119,12 @@ fn a_point_of_the_context_leaves_captures_alone() {
     assert!(capture.end().is_ok());
     assert!(!visiting(&stream, || stream.is_capturing()).unwrap());
     // The calling thread's default stream, which nobody lends.
-    let capture = Capture::begin(&Stream::per_thread(&context).unwrap(), RELAXED);
-    assert!(matches!(context.point(), Err(Error::Capturing { .. })));
-    assert!(capture.end().is_ok());
+    let ended = context.with_current(|| {
+        let capture = Capture::begin(&Stream::per_thread(&context).unwrap(), RELAXED);
+        assert!(matches!(context.point(), Err(Error::Capturing { .. })));
+        capture.end().is_ok()
+    });
+    assert!(ended.unwrap());
     assert!(context.point().is_ok());
 }
 
