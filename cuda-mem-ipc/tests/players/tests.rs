@@ -69,9 +69,8 @@ fn an_exporter_that_talks_on_keeps_no_receiver() {
     }
 }
 
-/// The system has no memory to receive messages with, for a while.
-#[test]
-fn a_buffer_whose_segment_is_not_heard_of_yet_goes_back_and_the_next_one_comes() {
+/// Both ends, and a buffer that the exporter has handed over, with its stream.
+fn handed_over() -> (TestExporter, TestImporter, SharedBuffer, Stream) {
     let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let stream = Stream::new(&context).unwrap();
     let options = SharedPoolOptions { kind: MemoryKind::Device, segment_bytes: SEGMENT };
@@ -81,6 +80,13 @@ fn a_buffer_whose_segment_is_not_heard_of_yet_goes_back_and_the_next_one_comes()
         |there| TestImporter::new(&context, there, LIMIT.into()).unwrap(),
     );
     exporter.hand_over((&buffer).into(), &stream).unwrap();
+    (exporter, importer, buffer, stream)
+}
+
+/// The system has no memory to receive messages with, for a while.
+#[test]
+fn a_buffer_whose_segment_is_not_heard_of_yet_goes_back_and_the_next_one_comes() {
+    let (exporter, importer, buffer, stream) = handed_over();
     importer.refuse_messages(true);
     let refused = importer.receive();
     assert!(matches!(refused, Err(Error::System { .. })), "{refused:?}");
@@ -96,15 +102,7 @@ fn a_buffer_whose_segment_is_not_heard_of_yet_goes_back_and_the_next_one_comes()
 /// Both live on, and the memory is used again.
 #[test]
 fn what_was_ready_is_not_once_its_exporter_gives_up() {
-    let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
-    let stream = Stream::new(&context).unwrap();
-    let options = SharedPoolOptions { kind: MemoryKind::Device, segment_bytes: SEGMENT };
-    let buffer = SharedPool::new(&context, &options).unwrap().allocate(SEGMENT, &stream).unwrap();
-    let (exporter, importer) = ends(
-        |here| TestExporter::new(&context, here, true, LIMIT.into()).unwrap(),
-        |there| TestImporter::new(&context, there, LIMIT.into()).unwrap(),
-    );
-    exporter.hand_over((&buffer).into(), &stream).unwrap();
+    let (exporter, importer, _buffer, stream) = handed_over();
     let received = importer.receive().unwrap();
     received.synchronize(LIMIT).unwrap();
     importer.break_off();

@@ -99,7 +99,7 @@ impl CachingAllocator {
     }
 
     /// Allocates memory for work of a stream; its address, a multiple of 512, or of 256 where a pool's source gives such. It is leaked unless
-    /// [`CachingAllocator::free_by_address`] gets it. While memory is cached no call of the driver is made. Streams may capture.
+    /// [`CachingAllocator::free_by_address`] gets it. Makes no call of the driver while memory is cached. Allowed while streams capture.
     ///
     /// # Errors
     ///

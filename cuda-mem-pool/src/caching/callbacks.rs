@@ -138,7 +138,7 @@ pub enum DriverCall {
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 pub trait CallObserver: Send + Sync {
-    /// A call was made, which took so long. The allocator's locks are held: it must not be called from here. A panic ends here.
+    /// A call was made, which took so long. The allocator's locks are held: it must not be called from here. A panic goes no further.
     fn called(&self, call: &DriverCall, took: Duration);
 }
 

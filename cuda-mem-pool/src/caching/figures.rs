@@ -170,7 +170,7 @@ impl CachingAllocator {
         of_pools.values_mut().for_each(PoolStat::reset_accumulated);
     }
 
-    /// The bytes of the segments of each private pool that ever had one, asleep or not. The peak and the sums of one that is gone stay.
+    /// The bytes of the segments of each private pool that ever had one, asleep or not. Peak and sums of one that is gone stay until reset.
     #[must_use]
     pub fn reserved_bytes_by_private_pool(&self) -> BTreeMap<MempoolId, PoolStat> {
         if forked() { BTreeMap::new() } else { lock(&self.shared().figures.counts).of_pools.clone() }
@@ -238,7 +238,7 @@ impl CachingAllocator {
         Snapshot { segments, device_traces, allocator_settings: shared.private.settings(), tags }
     }
 
-    /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, without the history, in which it leaves nothing: for repeated calls.
+    /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, without the history, where this leaves no entry: for repeated calls.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         if forked() { Vec::new() } else { self.shared().all_segments(false).0 }

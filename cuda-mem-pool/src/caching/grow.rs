@@ -119,7 +119,7 @@ impl DeviceCache {
         self.give_up(slot, Request { requested, size: requested, at: None }, pool)
     }
 
-    /// The end: the error, which observers see first. The request was one of this pool, for [`MempoolId::NONE`] of the default pool.
+    /// The end: the error, which observers see first. `pool` is the request's: [`MempoolId::NONE`] for the default pool.
     pub(super) fn give_up(&self, slot: &StreamSlot, request: Request, pool: MempoolId) -> Result<u64> {
         let report = self.report(slot, request, pool)?;
         self.figures.change(|counts| counts.num_ooms += 1);

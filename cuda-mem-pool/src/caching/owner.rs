@@ -13,9 +13,6 @@ use crate::primitive::{AtomicU64, Mutex, Ordering, lock, lock_over_calls};
 /// No stream has this number.
 const NO_STREAM: u64 = u64::MAX;
 
-/// From this driver on a point of a context is made without a wait.
-const NEEDS_NO_WAIT: i32 = 12_050;
-
 /// The stream that a heap serves, by its number without a lock.
 #[derive(Debug)]
 pub(super) struct Owner<S = Stream, E = Arc<Event>> {
@@ -119,7 +116,8 @@ impl Owner {
         match stream.is_capturing() {
             Err(Error::Disowned) if !stream.is_guest() => {
                 let context = stream.context();
-                let has_points = context.driver().version() >= NEEDS_NO_WAIT;
+                // Without this function the point would be a wait.
+                let has_points = context.driver().table().cuCtxRecordEvent().is_ok();
                 let point = (waits || has_points).then(|| context.point().ok()).flatten();
                 Err(point.map_or(End::Lost(NO_STREAM), |point| End::At(Arc::new(point))))
             }

@@ -36,7 +36,7 @@ pub struct OutOfMemoryReport {
     /// The largest block that this stream would have got, without anything being freed: of the private pool that was asked, or of the default
     /// pool and those that lend in need. What a private pool's own source would have given is not known, and not counted.
     pub largest: usize,
-    /// The processes that have a context on the device, with this one, as far as NVIDIA's management library is there and knows.
+    /// The processes that have a context on the device, this one too, as far as NVIDIA's management library is there and knows.
     pub processes: Option<Vec<ProcessMemory>>,
     /// What would help, chosen from the figures.
     pub advice: Vec<Advice>,

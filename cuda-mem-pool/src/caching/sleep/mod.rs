@@ -371,7 +371,7 @@ impl Tag {
         Ok(spare.map_or(0, |spare| spare.bytes()))
     }
 
-    /// Copies what the backup has of the bytes from an address on, up to the first that it lacks; how many. Others of `target` may change.
+    /// Copies what the backup has of the bytes from an address on, up to the first that it lacks; how many. The rest of `target` may have changed.
     ///
     /// # Errors
     ///

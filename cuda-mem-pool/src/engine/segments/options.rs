@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 /// Requests and segments are smaller than this, in bytes; PyTorch says the same. Sums of a few of them do not overflow.
 pub(crate) const MOST: u64 = 1 << 60;
 
-/// The knobs of PyTorch's allocator that its layout depends on. Set, they are [checked](Options::check), and hold all or not at all.
+/// The knobs of PyTorch's allocator that its layout depends on, [checked](Options::check) where they are set: all of them hold, or none.
 ///
 /// ```
 /// use cuda_mem_pool::segments::Options;
