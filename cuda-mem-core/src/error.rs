@@ -53,7 +53,7 @@ pub enum Error {
     /// A stream is recording a graph, in which this call would keep nothing alive, or which it would end; or an event is that of a capture.
     #[error(
         "{call} is not possible while a stream is capturing a graph, or with an event of a capture: the graph would outlive the memory, or the \
-         capture would be lost"
+         capture would be lost; call it before or after the capture"
     )]
     Capturing { call: &'static str },
     /// A per-thread default stream was used in another thread, where its handle means another stream.

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stream = Stream::new(&context)?;
     let group = Group::join(&context, "job", rank, ranks, directory, &GroupOptions::default())?;
     let (buffer, next) = (group.alloc::<f32>(1 << 20)?, (rank + 1) % ranks);
-    buffer.of(rank)?.as_range()?.copy_from_slice(&stream, &vec![rank as f32; buffer.len()])?;
+    buffer.of(rank)?.as_range::<f32>()?.copy_from_slice(&stream, &vec![rank as f32; buffer.len()])?;
     group.barrier(&stream)?; // all have written
     let copy = DeviceBuffer::<f32>::uninit(&stream, buffer.len())?;
     copy.whole().copy_from(&stream, &buffer.of(next)?.as_range()?)?;

@@ -4,7 +4,7 @@ mod serve;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,9 +24,6 @@ use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, guard};
 use serve::Leases;
-
-/// How many sleepers are woken behind their entries, as soon as one was woken too early.
-const LATE: u32 = 64;
 
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
 ///
@@ -58,8 +55,6 @@ pub(super) struct ExportLink {
     ring: Mutex<Producer<ring::Shared>>,
     /// Where the importer's readers sleep.
     way: ring::Shared,
-    /// How many sleepers are woken behind their entries, and not before.
-    late: AtomicU32,
     /// Whether the importer is in another process.
     is_to_another: bool,
     /// Read by the thread that looks after peers.
@@ -115,7 +110,6 @@ impl Exporter {
             slabs: Mutex::default(),
             ring,
             way,
-            late: AtomicU32::new(0),
             releases,
             wake_flag,
             is_closing: AtomicBool::new(false),
@@ -154,11 +148,7 @@ impl Exporter {
         link.driver.expect_same(stream.context().driver(), "the stream")?;
         link.driver.expect_same(share.driver, "the buffer")?;
         // First: a reader that sleeps takes longer to wake up than everything else, and looks for the entry for a while.
-        let is_late = || {
-            link.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
-        };
-        // Unless the last ones were woken too early.
-        let was_woken = ring::sleeps(&link.way) && !is_late() && ring::wake(&link.way);
+        ring::wake(&link.way);
         link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
         link.reserve(deadline)?;
@@ -167,7 +157,7 @@ impl Exporter {
         let sequence = link.lease(share.holder).inspect_err(|_| lock(&link.ring).cancel())?;
         // Its fence is known when it is recorded.
         let fence = Point { line: 0, generation: 0 };
-        link.record_and_push(stream, was_woken, HandOver { sequence, segment, offset, len, fence })?;
+        link.record_and_push(stream, HandOver { sequence, segment, offset, len, fence })?;
         Ok(sequence)
     }
 
@@ -313,7 +303,7 @@ impl ExportLink {
     /// The entry comes right before the fence, so that the receiver has its stream wait while the driver here is busy with the fence. Its
     /// stream waits for that call alone, which waits for no device. In one process it might: streams of one process share hardware
     /// queues, and a stream there that waits may hold up the very one which is to record it, so there the entry comes behind it.
-    fn record_and_push(&self, stream: &Stream, was_woken: bool, said: HandOver) -> Result<()> {
+    fn record_and_push(&self, stream: &Stream, said: HandOver) -> Result<()> {
         let mut is_pushed = false;
         let mut push = |fence| {
             is_pushed = true;
@@ -329,10 +319,7 @@ impl ExportLink {
             push(*point);
         }
         if is_pushed {
-            if ring::wake(&self.way) && was_woken {
-                // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
-                self.late.store(LATE, Ordering::Relaxed);
-            }
+            ring::wake(&self.way);
             // Nothing says any more when the work is done that the receiver was told of.
             return recorded.map(drop).map_err(|error| self.connection.breaks(error));
         }

@@ -66,7 +66,7 @@ impl Importer {
     /// # Errors
     ///
     /// Those of [`Address::of_user`], [`Connection::connect`] and [`Importer::new`]; [`Error::NotListening`] and [`Error::PeerExited`] when there is
-    /// no listener until the deadline.
+    /// no listener until the deadline; [`Error::Closed`] if it has just taken another importer.
     pub fn connect(name: &str, context: &Context, deadline: impl Into<Deadline>) -> Result<Self> {
         refuse_forked()?;
         let (deadline, address) = (deadline.into(), Address::of_user(name)?);

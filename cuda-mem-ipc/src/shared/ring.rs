@@ -161,11 +161,6 @@ pub(super) fn awake(cells: &impl Cells) {
     cells.store(SLEEPS, 0, Ordering::Relaxed);
 }
 
-/// Whether a reader sleeps, as far as can be seen.
-pub(super) fn sleeps(cells: &impl Cells) -> bool {
-    cells.load(SLEEPS, Ordering::Relaxed) > 0
-}
-
 /// Whether this caller has to wake the readers: others do not, until one sleeps again.
 pub(super) fn claim(cells: &impl Cells) -> bool {
     // What is 0 is not written.

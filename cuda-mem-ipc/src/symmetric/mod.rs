@@ -19,7 +19,7 @@
 //! let stream = Stream::new(&context)?;
 //! let group = Group::join(&context, "training", rank, 2, &directory, &GroupOptions::default())?;
 //! let buffer = group.alloc::<f32>(4)?;
-//! buffer.of(rank)?.as_range()?.copy_from_slice(&stream, &[rank as f32; 4])?;
+//! buffer.of(rank)?.as_range::<f32>()?.copy_from_slice(&stream, &[rank as f32; 4])?;
 //! group.barrier(&stream)?; // what was put into the stream before is done on every rank
 //! let sum = DeviceBuffer::<f32>::zeroed(&stream, 4)?;
 //! sum.whole().copy_from(&stream, &buffer.of(1 - rank)?.as_range()?)?;

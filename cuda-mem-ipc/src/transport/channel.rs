@@ -151,7 +151,7 @@ impl Channel {
         if received.bytes == 0 && received.descriptors.is_empty() {
             return Err(Error::Closed { doing: "receiving" });
         }
-        check(received, buffer).map(Some).map_err(|error| self.breaks(error))
+        check(received, buffer).map(Some)
     }
 
     fn packet(&self, buffer: &mut [u8]) -> Result<Received, Errno> {

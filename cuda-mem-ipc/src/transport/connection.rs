@@ -161,12 +161,20 @@ impl Connection {
     /// [`Error::ControlTruncated`], [`Error::ReservedKind`], and [`Error::Broken`] from then on. The C function is
     /// [`recvmsg`](https://man7.org/linux/man-pages/man2/recvmsg.2.html).
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<Message> {
-        let message = self.channel.receive(Some(&self.peer), deadline.into())?;
-        if message.kind < FIRST_KIND {
-            let reserved = Error::ReservedKind { kind: message.kind, first: FIRST_KIND };
-            return Err(self.channel.breaks(reserved));
-        }
-        Ok(message)
+        use Error::{ControlTruncated, DescriptorCount, Frame, ReservedKind};
+        self.hear(deadline.into()).map_err(|error| match error {
+            Frame(_) | DescriptorCount { .. } | ControlTruncated { .. } | ReservedKind { .. } => {
+                self.breaks(error)
+            }
+            error => error,
+        })
+    }
+
+    /// As [`recv`](Self::recv), for who ends the connection itself after what is not of the protocol.
+    pub(crate) fn hear(&self, deadline: Deadline) -> Result<Message> {
+        let message = self.channel.receive(Some(&self.peer), deadline)?;
+        let (kind, first) = (message.kind, FIRST_KIND);
+        if kind < first { Err(Error::ReservedKind { kind, first }) } else { Ok(message) }
     }
 
     pub(crate) fn is_broken(&self) -> bool {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
-use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use zerocopy::little_endian::U64;
@@ -22,7 +22,7 @@ use crate::symmetric::native::directory::ENDED;
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
-use crate::symmetric::{CHANNELS, SymmetricMemory, Why};
+use crate::symmetric::{CHANNELS, Exchange, SymmetricMemory, Why};
 use crate::transport::refuse;
 
 const SIZE: usize = 10_000;
@@ -664,4 +664,104 @@ fn a_rank_whose_word_is_beyond_the_last_signal_is_named_by_whoever_has_the_word_
             assert_eq!(until_broken(&pair.bad), (1, Why::Unreachable), "{word}, {value:#x}");
         }
     }
+}
+
+/// One rank frees each segment again and comes to `meet`; the other one keeps more than may be announced, and waits until they are mapped.
+fn maps_what_the_other_waits_for(meet: fn(&Pair) -> Result<()>, other: fn(&Pair) -> Result<()>) {
+    let pair = Pair::with_timeout(Duration::from_secs(10));
+    std::thread::scope(|scope| {
+        let keeps = scope.spawn(|| {
+            for _ in 0..ANNOUNCED + 4 {
+                pair.bad.alloc_bytes(WHOLE, pair.bad.device())?;
+            }
+            other(&pair)
+        });
+        for _ in 0..ANNOUNCED + 4 {
+            let address = pair.good.alloc_bytes(WHOLE, pair.good.device()).unwrap().address;
+            drop(pair.good.take(address, |_| true).unwrap());
+        }
+        meet(&pair).unwrap();
+        keeps.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_rank_that_waits_in_a_rendezvous_maps_what_the_other_waits_for() {
+    maps_what_the_other_waits_for(
+        |pair| pair.rendezvous(pair.alloc()).map(drop),
+        |pair| pair.bad.alloc_bytes(SIZE, pair.bad.device()).map(drop),
+    );
+}
+
+#[test]
+fn a_rank_that_waits_in_an_exchange_maps_what_the_other_waits_for() {
+    maps_what_the_other_waits_for(
+        |pair| pair.good.all_gather(b"", Duration::from_secs(10)).map(drop),
+        |pair| pair.bad.all_gather(b"", Duration::from_secs(10)).map(drop),
+    );
+}
+
+/// Its thread does not run, as if the process were stopped, until its queue is full and the group is broken.
+#[test]
+fn a_rank_that_missed_the_word_lets_its_streams_go() {
+    let pair = Pair::with_timeout(Duration::from_secs(2));
+    let address = pair.alloc();
+    let theirs = pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap().address;
+    let memory = std::thread::scope(|scope| {
+        let ours = scope.spawn(|| pair.rendezvous(address).unwrap());
+        let memory = pair.bad.clone().rendezvous(pair.bad.find(theirs).unwrap(), theirs).unwrap();
+        drop(ours.join().unwrap());
+        memory
+    });
+    let stream = Stream::new(&pair.bad.inner.context).unwrap();
+    memory.wait_signal(&stream, 0, 0, None).unwrap();
+    let state = &pair.bad.inner.state;
+    state.stop();
+    while Arc::strong_count(state) > 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let broken =
+        std::iter::from_fn(|| Some(pair.good.alloc_bytes(1, pair.good.device()))).find_map(Result::err);
+    assert!(matches!(broken, Some(Error::Broken { rank: 1, why: Why::TimedOut, .. })), "{broken:?}");
+    assert!(!stream.is_idle().unwrap());
+    state.stop.store(false, Ordering::Release);
+    watch::start(state).unwrap();
+    let start = Instant::now();
+    while !stream.is_idle().unwrap() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it waits for ever");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    state.stop();
+}
+
+/// Who ends the connection says why before, so that the other one does not take it for dead.
+#[test]
+fn who_hears_what_is_no_message_has_not_died() {
+    for _ in 0..20 {
+        let pair = Pair::new();
+        let Some(peer) = &pair.bad.inner.state.peers[0] else { panic!("no peer") };
+        rustix::net::send(&peer.connection, b"nonsense", rustix::net::SendFlags::empty()).unwrap();
+        assert_eq!(until_broken(&pair.bad), (1, Why::Unreachable));
+        assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
+    }
+}
+
+/// The driver refuses it a stream.
+#[test]
+fn a_rank_that_cannot_join_has_not_died() {
+    let directory = std::env::temp_dir().join(format!("cuda-mem-refused-{}", std::process::id()));
+    let sims = [0, 1].map(|_| cuda_mem_sim::Sim::builder().build());
+    sims[1].fail_call("cuStreamCreateWithPriority", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    let options = GroupOptions { timeout: Duration::from_secs(20), ..GroupOptions::default() };
+    let join = |rank: usize| {
+        let context = Driver::over(sims[rank].table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        Group::join(&context, "refused", rank, 2, &directory, &options).map(drop)
+    };
+    let (one, other) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| join(1));
+        (join(0), other.join().unwrap())
+    });
+    let _ = std::fs::remove_dir_all(directory);
+    assert!(matches!(one, Err(Error::Broken { rank: 1, why: Why::Failed, .. })), "{one:?}");
+    assert!(matches!(other, Err(Error::Core(_))), "{other:?}");
 }

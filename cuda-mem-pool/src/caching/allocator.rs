@@ -98,7 +98,8 @@ impl CachingAllocator {
         &self.inner.shared
     }
 
-    /// Allocates memory for work of a stream; its address, a multiple of 512, or of 256 where a pool's source gives such. It is leaked unless
+    /// Allocates memory for work of a stream; its address, a multiple of 512, or of 256 where a pool's source gives such. No bytes take the
+    /// smallest block, other than with [`MemoryResource::allocate`](crate::MemoryResource::allocate). It is leaked unless
     /// [`CachingAllocator::free_by_address`] gets it. Makes no call of the driver while memory is cached. Allowed while streams capture.
     ///
     /// # Errors
@@ -126,7 +127,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] if no block begins there.
+    /// [`Error::UnknownAddress`] if no block begins there. That a block was freed before is noticed in most cases, not in all.
     ///
     /// # Safety
     ///

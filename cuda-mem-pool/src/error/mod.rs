@@ -127,7 +127,7 @@ pub enum Error {
     NotIpcEnabled,
     /// No block begins at an address, or no memory is there.
     #[error(
-        "no block of this resource begins at {address:#x}, or no memory of it is there: freed already, or another's"
+        "no block of this resource begins at {address:#x}, or no memory of it is there: freed already, another's, or of a private pool where memory of the default pool is wanted"
     )]
     UnknownAddress { address: u64 },
     /// No resource is registered under the UUID.

@@ -96,7 +96,7 @@ pub enum Advice {
     #[error("raise the limit or the memory fraction, which allow {}", bytes_of(*.limit))]
     RaiseMemoryFraction { limit: usize },
     /// Much of the device is held by others: processes, libraries, other allocators of this process.
-    #[error("free memory of other processes and libraries, which hold {} of the device", bytes_of(*.bytes))]
+    #[error("free memory of other processes, libraries and allocators, which hold {} of the device", bytes_of(*.bytes))]
     EndOthers { bytes: usize },
     /// Much was freed, but streams still use it.
     #[error("wait for the streams that still use {} of freed blocks, or record fewer streams on blocks", bytes_of(*.bytes))]

@@ -299,7 +299,8 @@ impl Shared {
     /// Pins a segment for `requested` bytes. Calls the driver.
     fn pin(&self, arena: &Arc<Arena>, segment: usize, requested: usize) -> Result<Segment> {
         if !self.figures.claim(segment, self.options.max_bytes) {
-            let (used, limit) = (self.figures.held() as u64, self.options.max_bytes.unwrap_or(0) as u64);
+            let (used, limit) =
+                (self.figures.blocks.active_bytes() as u64, self.options.max_bytes.unwrap_or(0) as u64);
             return Err(Error::OutOfMemory { requested, used, limit, source: None });
         }
         Segment::new(arena, segment).map_err(|source| {

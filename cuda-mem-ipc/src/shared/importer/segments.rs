@@ -16,7 +16,7 @@ use crate::primitive::{lock, try_lock};
 use crate::shared::reaper::{Urgent, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
-use crate::transport::{Deadline, Descriptors, Peer};
+use crate::transport::{Descriptors, Peer};
 
 /// How many segments a peer may have this process map at a time.
 pub(super) const MOST_SEGMENTS: usize = 4096;
@@ -32,9 +32,6 @@ pub(super) static WAITING: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::defau
 
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
-
-/// How long a receiver waits awake for an import that another thread makes, before it sleeps.
-const SOON: Duration = Duration::from_micros(200);
 
 pub(super) struct Known {
     link: Weak<ImportLink>,
@@ -52,22 +49,10 @@ pub(super) struct Known {
 impl Known {
     /// Its memory, or why there is none. It is imported now, unless somebody has done so.
     fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
-        let mut end = None;
         // Here, and not while it is imported: with an owner goes what the program has it drop, which may receive.
         link.context.driver().reclaim();
         let _reports = core::LateReports::new();
-        loop {
-            if let Some(memory) = self.memory.get() {
-                return memory.clone();
-            }
-            // What is being imported is there before a thread that sleeps would be woken, or takes long.
-            let mut is_long = || end.get_or_insert_with(|| Deadline::after(SOON)).has_passed();
-            let came = try_lock(&self.came).or_else(|| is_long().then(|| lock(&self.came)));
-            if let Some(mut came) = came {
-                return self.memory.get_or_init(|| link.import(&self.said, &mut came.0)).clone();
-            }
-            std::thread::yield_now();
-        }
+        self.memory.get_or_init(|| link.import(&self.said, &mut lock(&self.came).0)).clone()
     }
 
     /// Imports it, unless somebody has done so, and closes its descriptors, which nobody waits for.

@@ -118,8 +118,8 @@ impl Freed {
 
 impl Group {
     /// A group whose ranks are connected.
-    pub(super) fn of(context: &Context, state: State, options: &GroupOptions) -> Result<Self> {
-        let (state, stream) = (Arc::new(state), Stream::new(context)?);
+    pub(super) fn of(context: &Context, state: &Arc<State>, options: &GroupOptions) -> Result<Self> {
+        let (state, stream) = (Arc::clone(state), Stream::new(context)?);
         let watch = watch::start(&state).map_err(|source| Error::Join {
             group: state.group.clone(),
             source: crate::Error::System { call: "starting a thread", source: source.into() },
@@ -368,7 +368,8 @@ impl<T> GroupBuffer<T> {
         self.count
     }
 
-    /// A rank's part; [`NotAccepted`](crate::symmetric::Error::NotAccepted) for a rank that there is not.
+    /// A rank's part, whose elements are those that [`PeerBuffer::as_range`] names; [`NotAccepted`](crate::symmetric::Error::NotAccepted) for a
+    /// rank that there is not.
     pub fn of(&self, rank: usize) -> Result<PeerBuffer> {
         self.memory.get_buffer(rank, 0..self.count.saturating_mul(size_of::<T>()))
     }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::Context;
@@ -13,7 +14,7 @@ use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
 use crate::memory_file;
 use crate::primitive::refuse_forked;
-use crate::symmetric::{Error, Result};
+use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller, peer_pid};
 
 /// For what is there already.
@@ -249,7 +250,10 @@ impl<'j> Joining<'j> {
             }
         };
         let state = State::new(self.name, self.rank, connections, directory);
-        let group = Group::of(context, state.map_err(|source| self.failed(source))?, self.options)?;
+        let state = Arc::new(state.map_err(|source| self.failed(source))?);
+        let group = Group::of(context, &state, self.options);
+        // Before its connections end, which says that it has died.
+        let group = group.inspect_err(|_| state.directory.break_by(self.rank, Why::Failed))?;
         group.inner.meet("join", Ok(0), true)?;
         // All ranks have mapped it.
         let sealed = group.inner.state.directory.mapping.seal();

@@ -83,7 +83,8 @@ impl Inner {
                 Found::There(theirs) => return Ok(theirs),
                 Found::Overtaken => return Err(Error::Overtaken { rank, sequence, kept: KEPT }),
                 Found::NotYet if has_left => return Err(self.state.left(rank)),
-                Found::NotYet => self.wait_for(rank, "allocate", patience)?,
+                // It may wait for room here itself.
+                Found::NotYet => self.wait_for(rank, "allocate", patience).and_then(|()| self.map_ahead())?,
             }
             patience.pause();
         }

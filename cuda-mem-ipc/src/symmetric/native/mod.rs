@@ -256,6 +256,8 @@ unsafe impl Exchange for Group {
                 if deadline.has_passed() {
                     return Err(state.break_by(rank, Why::TimedOut));
                 }
+                // It may wait for room here itself.
+                self.inner.map_ahead()?;
             });
         }
         // A rank may have given up meanwhile, and would not do what all ranks have said.

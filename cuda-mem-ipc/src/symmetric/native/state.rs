@@ -120,10 +120,10 @@ impl State {
         matches!(self.peers.get(rank), Some(Some(peer)) if peer.is_gone.load(Ordering::Acquire))
     }
 
-    /// [`Error::Broken`] if any rank has found a rank to be at fault.
+    /// [`Error::Broken`] if any rank has found a rank to be at fault. Waiting streams are let go then: word of it may not have come.
     pub(super) fn check(&self) -> Result<()> {
         let broken = self.broken.get().copied().or_else(|| self.directory.broken());
-        broken.map_or(Ok(()), |(rank, why)| Err(Error::Broken { group: self.group.clone(), rank, why }))
+        broken.map_or(Ok(()), |(rank, why)| Err(self.break_by(rank, why)))
     }
 
     /// The error for a rank that has left. It may have done so because the group is broken, by another one.

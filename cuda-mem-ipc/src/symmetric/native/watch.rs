@@ -27,6 +27,8 @@ pub(super) fn start(state: &Arc<State>) -> io::Result<JoinHandle<()>> {
 
 fn watch(state: &State) {
     while !state.stop.load(Ordering::Acquire) {
+        // Also if there was no room for word of it: then something else came.
+        let _ = state.check();
         let (late, next) = state.overdue();
         if let Some(rank) = late {
             state.break_by(rank, Why::TimedOut);
@@ -71,15 +73,12 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
         if peer.is_gone.load(Ordering::Acquire) || state.stop.load(Ordering::Acquire) {
             return;
         }
-        match peer.connection.recv(Deadline::after(Duration::ZERO)) {
+        let (culprit, why) = match peer.connection.hear(Deadline::after(Duration::ZERO)) {
             Ok(message) => {
-                if !is_heard(state, peer, message) {
-                    state.break_by(rank, Why::Unreachable);
-                    // Whatever else the rank says is of no use, and it may go on for ever.
-                    peer.is_gone.store(true, Ordering::Release);
-                    let _ = peer.connection.breaks(TransportError::Broken);
-                    return;
+                if is_heard(peer, message) {
+                    continue;
                 }
+                (rank, Why::Unreachable)
             }
             Err(TransportError::Timeout { .. }) => return,
             // This process's system refuses it: what the rank has sent stays. If that lasts, the deadlines of the other ranks name this one.
@@ -87,34 +86,38 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
                 thread::sleep(AGAIN);
                 return;
             }
-            Err(error) => {
+            // This process has no room for descriptors, whatever the rank has sent.
+            Err(TransportError::ControlTruncated { .. }) => (state.rank, Why::Failed),
+            Err(error) if error.is_gone() => {
+                if !state.directory.has_left(rank) {
+                    state.break_by(rank, Why::Died);
+                }
+                // Before the look: who notes a wait behind it sees this.
                 peer.is_gone.store(true, Ordering::Release);
-                let has_left = state.directory.has_left(rank);
-                match error {
-                    // This process has no room for descriptors, whatever the rank has sent.
-                    TransportError::ControlTruncated { .. } => state.break_by(state.rank, Why::Failed),
-                    error if !error.is_gone() => state.break_by(rank, Why::Unreachable),
-                    _ if !has_left => state.break_by(rank, Why::Died),
-                    _ if state.waits_for(rank) => state.break_by(rank, Why::Left),
-                    _ => return,
-                };
+                if state.waits_for(rank) {
+                    state.break_by(rank, Why::Left);
+                }
+                return;
             }
-        }
+            Err(_) => (rank, Why::Unreachable),
+        };
+        // Before the connection ends, by which the other rank would take this one for dead.
+        state.break_by(culprit, why);
+        peer.is_gone.store(true, Ordering::Release);
+        // Whatever else the rank says is of no use, and it may go on for ever.
+        let _ = peer.connection.breaks(TransportError::Broken);
+        return;
     }
 }
 
 /// Takes a message; false for one that no rank sends, or one too many.
-fn is_heard(state: &State, peer: &Peer, message: Message) -> bool {
+fn is_heard(peer: &Peer, message: Message) -> bool {
     match message.kind {
         message::SEGMENT => peer.segments.announce(&message.payload, message.descriptors),
         message::WORDS => peer.pieces.announce(&message.payload, message.descriptors),
         message::SAID => message.descriptors.is_empty() && peer.said.push(message.payload),
-        message::BROKEN => {
-            if let Some((culprit, why)) = state.directory.broken() {
-                state.break_by(culprit, why);
-            }
-            message.descriptors.is_empty()
-        }
+        // The next turn looks at the directory.
+        message::BROKEN => message.descriptors.is_empty(),
         _ => false,
     }
 }

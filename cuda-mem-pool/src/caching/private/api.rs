@@ -186,7 +186,7 @@ impl CachingAllocator {
         Ok(())
     }
 
-    /// Gives back the free memory of one private pool, which must have been released: a pool in use keeps its memory.
+    /// Gives back the free memory of one private pool, which must have been released: a pool in use keeps its memory, and 0 is returned, as for none.
     /// [`MempoolId::NONE`] is the default pool with all released ones. The bytes that went.
     ///
     /// The host waits for what may use the pool: its blocks' streams, those that were recorded, and for a graph's pool all that the
