@@ -249,9 +249,9 @@ impl Row {
         [&self.package].into_iter().chain(&self.also).map(String::as_str)
     }
 
-    /// The same tests on a simulator that tells this version: what a hardware row is compared with.
+    /// The same tests on a simulator that tells this version: what a hardware row is compared with. How long they go on there is for hardware.
     pub(crate) fn twin(&self, version: i32) -> Self {
-        Self { driver: Driver::Simulator(version), ..self.clone() }
+        Self { driver: Driver::Simulator(version), env: BTreeMap::new(), ..self.clone() }
     }
 }
 

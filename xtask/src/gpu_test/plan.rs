@@ -192,6 +192,16 @@ mod tests {
     }
 
     #[test]
+    fn what_a_hardware_row_is_told_is_not_told_its_twin() {
+        let matrix = Matrix::parse(
+            "time-limit = 1\n[[row]]\nkind = 'tests'\ncrates = ['c']\ntargets = ['lib']\ndrivers = ['gpu']\nenv = { ROUNDS = '1000000' }",
+        )
+        .unwrap();
+        let plan = plan(matrix.rows, Backend::Gpu, &machine(Some(1)));
+        assert_eq!(plan.iter().map(|planned| planned.row.env.len()).collect::<Vec<_>>(), [1, 0]);
+    }
+
+    #[test]
     fn a_twin_that_is_in_the_matrix_runs_once() {
         let matrix = Matrix::parse(
             "time-limit = 1\n[[row]]\nkind = 'tests'\ncrates = ['c']\ntargets = ['lib']\ndrivers = ['sim-13.0', 'gpu']",
