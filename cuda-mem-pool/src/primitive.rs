@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
-use cuda_mem_core::LateReports;
+use cuda_mem_core::{LateReports, Result, StreamId, UsePoint};
 
 #[cfg(all(loom, test))]
 pub(crate) use loom::{
@@ -129,6 +129,31 @@ pub(crate) fn wait_a_moment(tries: &mut u32) {
     *tries = tries.saturating_add(1);
 }
 
+/// Whether a freed block's uses are over, by their points, which are recorded where there are none. `behind` are the streams that have not come
+/// far enough for an earlier block: they are not asked again.
+pub(crate) fn are_over(
+    points: &mut Option<Vec<UsePoint>>,
+    behind: &mut Vec<StreamId>,
+    record: impl FnOnce() -> Result<Vec<UsePoint>>,
+    is_reached: impl Fn(&UsePoint) -> Result<bool>,
+) -> bool {
+    // A capture may have ended.
+    let Some(known) = points.take().or_else(|| record().ok()) else { return false };
+    let (is_behind, mut is_known) = (known.iter().any(|point| behind.contains(&point.stream().id())), true);
+    let is_over = !is_behind
+        && known.iter().all(|point| {
+            let reached = is_reached(point);
+            is_known &= reached.is_ok();
+            if matches!(reached, Ok(false)) {
+                behind.push(point.stream().id());
+            }
+            reached.unwrap_or(false)
+        });
+    // A capture may have had a point that ended before it was noticed: it says nothing then. The next call records others.
+    *points = is_known.then_some(known);
+    is_over
+}
+
 type Flag = &'static std::thread::LocalKey<Cell<bool>>;
 
 thread_local! {
@@ -175,8 +200,8 @@ pub(crate) fn wait_until(mut is_over: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until no thread asks a filter any more. Threads that such a thread may wait for do not wait.
-pub(crate) fn wait_for_askers(mut are_done: impl FnMut() -> bool) {
+/// As [`wait_until`], unless those threads may wait for this one.
+pub(crate) fn wait_unless_awaited(mut are_done: impl FnMut() -> bool) {
     let is_awaited = [&IN_FOREIGN_CODE, &ASKING, &WATCHING, &TELLING].into_iter().any(is_set);
     wait_until(|| is_awaited || are_done());
 }

@@ -105,7 +105,7 @@ impl Driver {
         deferred.reclaim(self);
         match self.attempt(|| owned.release(true)) {
             Ok(()) => {}
-            Err(error) if error.may_pass() => {
+            Err(error) if error.may_pass() || refusal_in_host_function(self).is_some() => {
                 deferred.count.fetch_add(1, Ordering::Relaxed);
                 lock(&deferred.waiting).push(Box::new(owned));
             }

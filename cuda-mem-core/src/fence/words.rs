@@ -143,8 +143,7 @@ impl SharedWords {
         Ok(FenceLine::over(Memory::Shared { page: Arc::clone(&self.page), slot, of_one_stream }))
     }
 
-    /// The uses of the words by streams of this process so far: to find out when none of these streams writes a word any
-    /// more.
+    /// The uses of the words by streams of this process so far: to find out when none of these streams writes a word any more.
     #[must_use]
     pub fn uses(&self) -> Uses {
         if fork::forked() { Uses::new() } else { self.page.slots.registered.uses().copied() }

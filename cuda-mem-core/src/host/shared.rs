@@ -160,8 +160,7 @@ impl SharedMapping {
         SharedPages { mapped: Arc::clone(&self.mapped), _guard: Box::new(guard) }
     }
 
-    /// Keeps all processes from mapping the memory for writing anew, and from taking pages out of it. Existing mappings
-    /// stay.
+    /// Keeps all processes from mapping the memory for writing anew, and from taking pages out of it. Existing mappings stay.
     ///
     /// A peer that may take pages out can leave a device with other pages than the host has, so that the device sees no word that
     /// the host writes. So call this once all processes that are to write have mapped the memory.

@@ -99,8 +99,13 @@ impl Driver {
     ///
     /// As there, but for streams that capture, which are not looked at.
     pub fn while_nothing_is_awaited<R>(self, free: impl FnOnce() -> R) -> Option<R> {
-        let waiting = self.service::<WhenIdle>();
-        waiting.alone_if(|| !waiting.is_awaited(), free)
+        self.service::<WhenIdle>().alone_if(|| !self.is_fence_awaited(), free)
+    }
+
+    /// Whether a stream waits for a fence that is not reached. Makes no call.
+    #[must_use]
+    pub fn is_fence_awaited(self) -> bool {
+        self.service::<WhenIdle>().is_awaited()
     }
 
     /// Calls what frees or unregisters memory; for who does not wait only while nothing is awaited. [`Error::Timeout`] if something is.

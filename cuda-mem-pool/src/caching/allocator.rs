@@ -9,7 +9,6 @@
 use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
@@ -150,7 +149,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`], [`Error::Core`] of the driver.
+    /// [`Error::UnknownAddress`] if no block begins there; [`Error::Core`] of the driver.
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();
@@ -395,8 +394,6 @@ unsafe impl MemorySource for Inner {
     ) -> cuda_mem_core::Result<()> {
         self.shared.free(address, Some(stream)).map_err(|error| match error {
             Error::Core(error) => error,
-            // Only not yet the time: an owner that is dropped in a watcher is offered again.
-            Error::InCallback => cuda_mem_core::Error::Timeout(Duration::ZERO),
             _ => cuda_mem_core::Error::NotAllocated { address },
         })
     }

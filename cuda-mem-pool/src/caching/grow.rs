@@ -144,8 +144,12 @@ impl DeviceCache {
         }
         let busy: Vec<_> = {
             let source = self.source.lock()?;
-            let is_busy =
-                |slot: &&StreamSlot| slot.heap.with(|heap, _| source.movable(slot.number, heap, false) > 0);
+            let is_busy = |slot: &&StreamSlot| {
+                slot.heap.with(|heap, _| {
+                    heap.coalesce(&self.index(slot.number));
+                    source.movable(slot.number, heap, false) > 0
+                })
+            };
             self.slots.iter().filter(is_busy).collect()
         };
         let waits: Vec<_> = busy.into_iter().map(|slot| slot.owner.wait()).collect();
@@ -365,8 +369,9 @@ impl Climb for Climber<'_> {
         self.shared.try_grow(self.slot, self.request)
     }
 
-    fn ask_program(&mut self) -> bool {
-        self.shared.callbacks.reclaim(self.request.requested)
+    fn ask_others(&mut self) -> bool {
+        self.shared.pools().wait_for_others()
+            || self.shared.callbacks.reclaim(self.request.requested)
             // It may have been others' of the device, which is asked anew what it has left.
             && self.shared.source.lock().map(|mut source| source.begin()).is_ok()
     }

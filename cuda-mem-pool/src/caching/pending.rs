@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use cuda_mem_core::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, UsePoint, Uses};
 
@@ -10,7 +11,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, lock, lock_over_calls};
+use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, are_over, lock, lock_over_calls};
 
 /// Uses by streams other than a block's own: those of blocks in use, and of freed ones that wait until they are over.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ pub(super) struct Pending {
     used_blocks: AtomicUsize,
     used: Mutex<HashMap<u64, Used>>,
     freed: Mutex<Vec<Waiting>>,
+    /// Each freed block has it too, until it is free: those that a thread has taken out are not in the list.
+    counted: Arc<()>,
 }
 
 /// The recorded uses of a block.
@@ -55,6 +58,7 @@ pub(super) struct Waiting {
     uses: Uses,
     /// Where to look for their end before that of their capture, if there.
     captured: Option<Captured>,
+    _counted: Arc<()>,
 }
 
 impl Pending {
@@ -104,7 +108,7 @@ impl Pending {
         observer: &CallWatch,
     ) {
         let points = record(&mut uses, observer).ok();
-        self.put_back(Waiting { block, points, uses, captured });
+        self.put_back(Waiting { block, points, uses, captured, _counted: Arc::clone(&self.counted) });
     }
 
     /// The blocks whose uses are over, of those that may come back. Each stream is asked up to its first point that is not reached.
@@ -159,6 +163,12 @@ impl Pending {
         taken
     }
 
+    /// Whether a thread has freed blocks taken out.
+    pub(super) fn is_out(&self) -> bool {
+        let listed = lock(&self.freed).len();
+        Arc::strong_count(&self.counted) > listed + 1
+    }
+
     /// Waits for all uses; what each wait said.
     pub(super) fn wait(&self) -> Vec<cuda_mem_core::Result<()>> {
         let used = lock_over_calls(&self.used).values().map(|used| used.uses.wait()).collect::<Vec<_>>();
@@ -185,28 +195,8 @@ impl Pending {
 
 impl Waiting {
     fn is_over(&mut self, observer: &CallWatch, behind: &mut Vec<StreamId>) -> bool {
-        if self.points.is_none() {
-            // A capture may have ended.
-            self.points = record(&mut self.uses, observer).ok();
-        }
-        let Some(points) = &self.points else { return false };
-        if points.iter().any(|point| behind.contains(&point.stream().id())) {
-            return false;
-        }
-        let mut is_known = true;
-        let is_over = points.iter().all(|point| {
-            let reached = observer.watch(|| point.is_reached(), |_| DriverCall::Query);
-            is_known &= reached.is_ok();
-            if matches!(reached, Ok(false)) {
-                behind.push(point.stream().id());
-            }
-            reached.unwrap_or(false)
-        });
-        if !is_known {
-            // A capture may have had a point that ended before it was noticed: it says nothing then. The next poll records others.
-            self.points = None;
-        }
-        is_over
+        let is_reached = |point: &UsePoint| observer.watch(|| point.is_reached(), |_| DriverCall::Query);
+        are_over(&mut self.points, behind, || record(&mut self.uses, observer), is_reached)
     }
 
     /// Has the host wait for the uses.

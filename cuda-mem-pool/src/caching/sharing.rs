@@ -100,7 +100,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`].
+    /// [`Error::UnknownAddress`] if no block begins there.
     pub fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
         let (bytes, segment) = self.block_at(address)?;
         Ok(segment.unwrap_or_else(|| {

@@ -11,7 +11,7 @@ use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
 use crate::error::{PoolError, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Ordering, lock, wait_for_askers};
+use crate::primitive::{Ordering, lock, wait_unless_awaited};
 use crate::resource::ResourceContext;
 
 /// Allocates pinned host memory, and keeps what is freed, so that the next request does not wait for the driver.
@@ -160,7 +160,7 @@ impl PinnedCachingAllocator {
         let mut route = pools.routes.remove(position);
         shared.routes.store(pools.routes.len(), Ordering::Release);
         drop(pools);
-        wait_for_askers(|| Arc::get_mut(&mut route.1).is_some());
+        wait_unless_awaited(|| Arc::get_mut(&mut route.1).is_some());
         // What the filter has captured is dropped outside the lock.
         drop(route);
         Ok(())
@@ -188,7 +188,7 @@ impl PinnedCachingAllocator {
         shared.routes.store(pools.routes.len(), Ordering::Release);
         let released: Vec<_> = pools.arenas.extract_if(|(pool, _), _| *pool == Some(id)).collect();
         drop(pools);
-        route.iter_mut().for_each(|(_, filter)| wait_for_askers(|| Arc::get_mut(filter).is_some()));
+        route.iter_mut().for_each(|(_, filter)| wait_unless_awaited(|| Arc::get_mut(filter).is_some()));
         released.iter().for_each(|(_, arena)| arena.close());
         // Last: what the filter has captured may panic as it goes.
         drop(route);

@@ -115,8 +115,9 @@ impl Memory {
     /// False if the driver refuses it twice: it stays pinned until the process ends.
     fn goes_back(self, driver: Driver) -> bool {
         let again = |(error, kept): (CoreError, Self)| match error {
+            // In a host function. Its drop puts it off, as below.
+            error if error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED) => Ok(()),
             CoreError::Driver(_) => kept.close(),
-            // Its drop puts it off.
             CoreError::Capturing { .. } | CoreError::WrongThread | CoreError::Disowned => Ok(()),
             error => Err((error, kept)),
         };

@@ -1,9 +1,9 @@
 //! Keeps blocks that were freed while streams still use them, until they do not.
 
-use cuda_mem_core::{StreamId, UsePoint, Uses};
+use cuda_mem_core::{UsePoint, Uses};
 
 use super::block::FreeBlock;
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{Mutex, are_over, lock};
 
 /// The freed blocks of all streams, in the order of their frees.
 #[derive(Debug, Default)]
@@ -34,8 +34,11 @@ impl Pending {
         let mut waiting = std::mem::take(&mut *lock(&self.0));
         let mut behind = Vec::new();
         let may_come = |waiting: &Waiting| gives_back || !waiting.block.arena().is_closed();
-        let over: Vec<_> =
-            waiting.extract_if(.., |waiting| may_come(waiting) && waiting.is_over(&mut behind)).collect();
+        let mut is_over = |Waiting { block, points }: &mut Waiting| {
+            are_over(points, &mut behind, || block.uses.points(), UsePoint::is_reached)
+        };
+        let over =
+            waiting.extract_if(.., |waiting| may_come(waiting) && is_over(waiting)).collect::<Vec<_>>();
         if !waiting.is_empty() {
             let mut added = lock(&self.0);
             waiting.append(&mut added);
@@ -56,38 +59,5 @@ impl Pending {
     /// All blocks, with their uses. Nobody polls any more.
     pub(super) fn drain(&self) -> Vec<FreeBlock> {
         std::mem::take(&mut *lock(&self.0)).into_iter().map(|waiting| waiting.block).collect()
-    }
-}
-
-impl Waiting {
-    /// Whether no use runs any more. `behind` are the streams that have not come far enough for an earlier block.
-    fn is_over(&mut self, behind: &mut Vec<StreamId>) -> bool {
-        if self.points.is_none() {
-            // A capture may have ended.
-            self.points = self.block.uses.points().ok();
-        }
-        let Some(points) = &self.points else { return false };
-        if points.iter().any(|point| behind.contains(&point.stream().id())) {
-            return false;
-        }
-        let mut is_known = true;
-        let is_over = points.iter().all(|point| {
-            let reached = point.is_reached();
-            is_known &= reached.is_ok();
-            if matches!(reached, Ok(false)) {
-                behind.push(point.stream().id());
-            }
-            reached.unwrap_or(false)
-        });
-        if !is_known {
-            // A capture may have had a point that ended before it was noticed: it says nothing then, however often it is asked. The
-            // next poll records later ones, unless the streams capture.
-            let later = Uses::new();
-            if points.iter().all(|point| later.record_stream(point.stream()).is_ok()) {
-                self.block.uses = later;
-            }
-            self.points = None;
-        }
-        is_over
     }
 }

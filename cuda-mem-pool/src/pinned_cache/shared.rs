@@ -167,7 +167,7 @@ impl Shared {
         drop(looking);
         // A point that cannot be asked may be a capture's. Whatever a wait says, the next look finds out what has ended.
         let busy = points.iter().filter(|point| matches!(point.is_reached(), Ok(false)));
-        let is_quiet = self.context.driver().while_nothing_is_awaited(|| ()).is_some();
+        let is_quiet = !self.context.driver().is_fence_awaited();
         if is_quiet {
             busy.for_each(|point| _ = point.wait());
         }
@@ -299,8 +299,7 @@ impl Shared {
     /// Pins a segment for `requested` bytes. Calls the driver.
     fn pin(&self, arena: &Arc<Arena>, segment: usize, requested: usize) -> Result<Segment> {
         if !self.figures.claim(segment, self.options.max_bytes) {
-            let (used, limit) =
-                (self.figures.blocks.active_bytes() as u64, self.options.max_bytes.unwrap_or(0) as u64);
+            let (used, limit) = (self.figures.held() as u64, self.options.max_bytes.unwrap_or(0) as u64);
             return Err(Error::OutOfMemory { requested, used, limit, source: None });
         }
         Segment::new(arena, segment).map_err(|source| {

@@ -50,4 +50,5 @@ mod sleep_calls;
 mod sleep_deaths;
 mod sleep_model;
 mod stream_ends;
+mod taken_out;
 mod without_mapping;

@@ -20,7 +20,7 @@ use crate::caching::callbacks::refuse_watchers;
 use crate::caching::sleep::Tag;
 use crate::error::{Error, PoolError, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{MutexGuard, Ordering, lock, wait_for_askers};
+use crate::primitive::{MutexGuard, Ordering, lock, wait_unless_awaited};
 use crate::resource::{MemoryResource, RawResource};
 use crate::segments::{Checkpoint, Filter, Options};
 
@@ -150,7 +150,7 @@ impl CachingAllocator {
         let private = &self.shared().private;
         private.routes.fetch_sub(1, Ordering::Relaxed);
         lock(&private.captures.pasts).clear();
-        wait_for_askers(|| Arc::get_mut(&mut filter).is_some());
+        wait_unless_awaited(|| Arc::get_mut(&mut filter).is_some());
         let _ = catch_panic(|| drop(filter));
     }
 
@@ -385,8 +385,8 @@ impl PrivatePool {
     ///
     /// As [`CachingAllocator::begin_allocate_to_pool`]: a pool has one route at a time.
     pub fn route(&self, filter: Filter) -> Result<PoolRoute<'_>> {
-        self.allocator.begin_allocate_to_pool(self.id, filter)?;
-        Ok(PoolRoute { pool: self, _not_send: PhantomData })
+        self.allocator.begin_allocate_to_pool(self.id, filter.clone())?;
+        Ok(PoolRoute { pool: self, filter, _not_send: PhantomData })
     }
 
     /// Has allocations of the calling thread go to the pool until the result is dropped.
@@ -408,6 +408,7 @@ impl Drop for PrivatePool {
 #[must_use = "the route ends when this is dropped"]
 pub struct PoolRoute<'p> {
     pool: &'p PrivatePool,
+    filter: Filter,
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -415,7 +416,7 @@ impl Drop for PoolRoute<'_> {
     fn drop(&mut self) {
         let PrivatePool { allocator, id } = self.pool;
         // As for the pool, unless somebody ended it by its name.
-        if allocator.end_allocate_to_pool(*id).is_ok() {
+        if allocator.end_route(*id, Some(&self.filter)).is_ok() {
             let _ = allocator.release_pool(*id);
         }
     }

@@ -9,19 +9,17 @@
 
 use std::collections::HashMap;
 use std::iter;
-use std::time::{Duration, Instant};
 
 use cuda_mem_core::{CaptureId, CapturePast, Stream};
 
 use super::PrivatePools;
 use super::blocks::sizes;
-use crate::caching::callbacks::is_watching;
 use crate::caching::pending::{Captured, Freed, Used};
 use crate::engine::segments::Block;
 use crate::error::{Result, refuse_forked};
-use crate::history::{Event, History, RecordContext};
+use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls, wait_a_moment};
+use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls};
 use crate::segments::Checkpoint;
 use crate::snapshot::{Action, Frames};
 
@@ -48,9 +46,6 @@ impl Captures {
         self.reused.load(Ordering::Relaxed)
     }
 }
-
-/// How long a checkpoint waits for other threads: one of them may wait for what this thread does.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl PrivatePools<'_> {
     /// The capture that a use of a block is part of, if blocks may serve captures again.
@@ -137,20 +132,14 @@ impl PrivatePools<'_> {
         refuse_forked()?;
         // Points come first: they are what is waited for.
         self.poll();
-        let has_pending = || {
-            let state = lock(&self.private.state);
-            let pool = state.pools.get(id).ok().filter(|pool| pool.uses > 0 && !state.pools.routes().has(id));
-            pool.is_some_and(|pool| pool.heap.expect_no_pending().is_err())
-        };
-        let (until, mut tries) = (Instant::now() + LONGEST_WAIT, 0);
-        while has_pending() {
-            // What cannot be waited for stays, and so may what another thread has taken out if that waits too: for a stream, or for the
-            // tracker or watcher that this one is in.
-            let is_left = !self.end_all(|block| block.pool == id)?;
-            if is_left || History::is_in_tracker() || is_watching() || Instant::now() >= until {
-                break;
+        let state = lock(&self.private.state);
+        let waits = state.pools.get(id).is_ok_and(|pool| pool.uses > 0) && !state.pools.routes().has(id);
+        drop(state);
+        if waits {
+            // What cannot be waited for stays. Again, for what another thread had taken out.
+            if self.end_all(|block| block.pool == id)? && self.wait_for_others() {
+                self.end_all(|block| block.pool == id)?;
             }
-            wait_a_moment(&mut tries);
         }
         Ok(())
     }

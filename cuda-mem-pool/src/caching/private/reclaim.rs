@@ -16,7 +16,7 @@ use crate::engine::segments::{Segment, SegmentRequest, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
-use crate::primitive::lock;
+use crate::primitive::{lock, wait_unless_awaited};
 use crate::snapshot::Action;
 
 impl PrivatePools<'_> {
@@ -88,8 +88,24 @@ impl PrivatePools<'_> {
             unless_lost(outcome.map_err(Error::Core))?;
         }
         self.wait_for_uses();
+        if self.wait_for_others() {
+            // What those put back.
+            self.wait_for_uses();
+        }
         self.shared.poll();
         Ok(())
+    }
+
+    /// Waits, for a second at most, for blocks and segments that other threads have taken out to handle them; whether there were any.
+    pub(in crate::caching) fn wait_for_others(self) -> bool {
+        let (until, mut looks) = (Instant::now() + Duration::from_secs(1), 0);
+        let are_segments_out = || lock(&self.private.state).pools.iter().any(|(_, pool)| pool.leaving > 0);
+        wait_unless_awaited(|| {
+            looks += 1;
+            let is_out = self.shared.pending.is_out() || self.private.pending.is_out() || are_segments_out();
+            !is_out || Instant::now() >= until
+        });
+        looks > 1
     }
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
@@ -115,7 +131,7 @@ impl PrivatePools<'_> {
             return false;
         }
         self.wait_for_uses();
-        self.reclaim(MempoolId::NONE, true).is_ok_and(|bytes| bytes > 0)
+        !matches!(self.reclaim(MempoolId::NONE, true), Ok(0))
     }
 
     /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all; how many bytes.
@@ -258,8 +274,8 @@ impl Climb for Climber<'_> {
         self.pools.look_or_extend(self.routed)
     }
 
-    fn ask_program(&mut self) -> bool {
-        self.pools.shared.callbacks.reclaim(self.routed.requested)
+    fn ask_others(&mut self) -> bool {
+        self.pools.wait_for_others() || self.pools.shared.callbacks.reclaim(self.routed.requested)
     }
 }
 

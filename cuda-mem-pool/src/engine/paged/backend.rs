@@ -86,8 +86,8 @@ pub trait Climb {
     /// Waits on the host for the same, and for free memory that the device still uses.
     fn wait(&mut self) -> Result<bool, Self::Error>;
 
-    /// Asks the program to free what it can; whether it did.
-    fn ask_program(&mut self) -> bool {
+    /// Waits for what other threads have in hand, or asks the program to free what it can; whether either may have helped.
+    fn ask_others(&mut self) -> bool {
         false
     }
 
@@ -95,11 +95,11 @@ pub trait Climb {
     fn attempt(&mut self) -> Result<Option<Self::Found>, Self::Error>;
 }
 
-/// Climbs until there is memory, the cheapest rung first, twice if the program frees some. None at the end of the ladder.
+/// Climbs until there is memory, the cheapest rung first, and again, twice at most, if others help. None at the end of the ladder.
 pub fn climb<C: Climb>(request: &mut C) -> Result<Option<C::Found>, C::Error> {
     let rungs = [C::take_elsewhere, C::take_released_pools, C::take_pending, C::wait];
-    for is_second in [false, true] {
-        if is_second && !request.ask_program() {
+    for round in 0..3 {
+        if round > 0 && !request.ask_others() {
             break;
         }
         for rung in rungs {
