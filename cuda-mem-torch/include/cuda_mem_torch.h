@@ -1127,8 +1127,7 @@ int cuda_mem_torch_pinned_empty_cache(void);
 void cuda_mem_torch_pinned_set_max_cached_size(size_t bytes);
 
 /*
- Whether the driver refused to register memory, as under confidential computing, so that the cache has the driver allocate it, which
- takes several times as long.
+ Whether the driver allocates the memory, which takes several times as long: it refused to register any, as under confidential computing.
  */
 bool cuda_mem_torch_pinned_is_allocated_by_driver(void);
 
@@ -1563,14 +1562,14 @@ int cuda_mem_torch_ask_for_lasting(bool (*lasts)(int device, void *stream));
 int cuda_mem_torch_synchronize(int device);
 
 /*
- Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
- allocated.
+ Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is allocated.
 
  # Safety
 
  `stream` is a stream of the device.
  */
-int cuda_mem_torch_see_stream(int device, void *stream);
+int cuda_mem_torch_see_stream(int device,
+                              void *stream);
 
 /*
  A stream is about to be destroyed; another may have its handle afterwards. Blocks that were allocated for it stay, and what is free of it

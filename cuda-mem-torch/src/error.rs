@@ -211,12 +211,10 @@ pub(crate) struct Bytes(pub(crate) usize);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.0 as f64;
-        match self.0 {
-            0..=0x400 => write!(f, "{} bytes", self.0),
-            0x401..=0x10_0000 => write!(f, "{:.2} KiB", bytes / 1024.0),
-            0x10_0001..=0x4000_0000 => write!(f, "{:.2} MiB", bytes / 1024.0 / 1024.0),
-            _ => write!(f, "{:.2} GiB", bytes / 1024.0 / 1024.0 / 1024.0),
+        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        match units.into_iter().find(|(_, shift)| self.0 > 1 << shift) {
+            Some((unit, shift)) => write!(f, "{:.2} {unit}", self.0 as f64 / (1u64 << shift) as f64),
+            None => write!(f, "{} bytes", self.0),
         }
     }
 }

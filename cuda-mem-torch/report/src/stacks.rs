@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use indexmap::IndexSet;
+
 use super::pickle::{Store, Value};
 
 /// Frames of one stack, and letters of one name, that are kept.
@@ -24,21 +26,19 @@ impl Frame {
 
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
-    frames: Vec<Frame>,
-    frame_places: HashMap<Frame, u32>,
+    frames: IndexSet<Frame>,
     /// Frames, the innermost first.
-    stacks: Vec<Vec<u32>>,
-    stack_places: HashMap<Vec<u32>, u32>,
+    stacks: IndexSet<Vec<u32>>,
 }
 
 impl Stacks {
     pub(super) fn frame(&self, place: u32) -> Option<&Frame> {
-        self.frames.get(place as usize)
+        self.frames.get_index(place as usize)
     }
 
     /// The frames of a stack, the innermost first.
     pub(super) fn frames_of(&self, stack: u32) -> &[u32] {
-        self.stacks.get(stack as usize).map_or(&[], |frames| frames)
+        self.stacks.get_index(stack as usize).map_or(&[], |frames| frames)
     }
 
     /// The stack of a list of frames of a snapshot; none where it has no frames.
@@ -48,13 +48,7 @@ impl Stacks {
         if frames.is_empty() {
             return None;
         }
-        if let Some(place) = self.stack_places.get(&frames) {
-            return Some(*place);
-        }
-        let place = u32::try_from(self.stacks.len()).ok()?;
-        self.stack_places.insert(frames.clone(), place);
-        self.stacks.push(frames);
-        Some(place)
+        u32::try_from(self.stacks.insert_full(frames).0).ok()
     }
 
     fn of_frame(&mut self, store: &Store, frame: Value) -> Option<u32> {
@@ -68,13 +62,7 @@ impl Stacks {
             _ => 0,
         };
         let frame = Frame { name: text("name"), file: text("filename"), line };
-        if let Some(place) = self.frame_places.get(&frame) {
-            return Some(*place);
-        }
-        let place = u32::try_from(self.frames.len()).ok()?;
-        self.frames.push(frame.clone());
-        self.frame_places.insert(frame, place);
-        Some(place)
+        u32::try_from(self.frames.insert_full(frame).0).ok()
     }
 }
 

@@ -47,7 +47,6 @@ pub(super) fn gather(
         let mut table = lock(&TABLE);
         let table = table.get_or_insert_default();
         table.by_frames.insert(frames.as_ptr().addr(), entry);
-        // Now and then.
         let is_due = table.by_frames.len() >= table.sweep_at.max(1024);
         if is_due { table.take_unused() } else { Vec::new() }
     };

@@ -9,9 +9,8 @@
 
 #![allow(unsafe_code, reason = "takes addresses and functions of C")]
 
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
@@ -26,8 +25,8 @@ use super::stats::{cuda_mem_torch_stat, signed};
 use super::{cuda_mem_torch_pool_id, devices, streams};
 use crate::lock::lock;
 
-/// Maps of addresses, so that threads seldom wait for each other. A power of two.
-const SHARDS: usize = 64;
+/// Lists of blocks, so that each is short and threads seldom wait for each other. A power of two.
+const SHARDS: usize = 4096;
 
 /// An allocated block.
 struct Lent {
@@ -37,9 +36,10 @@ struct Lent {
 }
 
 static CACHE: OnceLock<PinnedCachingAllocator> = OnceLock::new();
-static LENT: [Mutex<BTreeMap<usize, Lent>>; SHARDS] = [const { Mutex::new(BTreeMap::new()) }; SHARDS];
-/// Blocks that were freed while such a stream still captured.
+static LENT: [Mutex<Vec<Lent>>; SHARDS] = [const { Mutex::new(Vec::new()) }; SHARDS];
+/// Blocks that were freed while such a stream still captured, and whether there are any.
 static PARKED: Mutex<Vec<Lent>> = Mutex::new(Vec::new());
+static ARE_PARKED: AtomicBool = AtomicBool::new(false);
 /// Larger blocks are not kept when they are freed.
 static MOST_CACHED: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -48,14 +48,22 @@ fn cache() -> Result<&'static PinnedCachingAllocator, Failure> {
     CACHE.get().ok_or_else(|| Failure::argument("cuda_mem_torch_pinned_open was not called"))
 }
 
-fn shard(address: usize) -> MutexGuard<'static, BTreeMap<usize, Lent>> {
+fn shard(address: *const c_void) -> MutexGuard<'static, Vec<Lent>> {
     // The high bits of the product depend on all bits of an address, whose low ones are zero.
-    let mixed = (address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARDS.ilog2());
+    let mixed = (address.addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARDS.ilog2());
     lock(&LENT[usize::try_from(mixed).unwrap_or(0) % SHARDS])
 }
 
-fn unknown(address: *mut c_void) -> Failure {
-    Failure::new(CUDA_MEM_TORCH_NOT_OURS, format!("no pinned block of this library begins at {address:p}"))
+/// Calls `body` with the list of the block that begins at an address, and its place there.
+fn find<R>(address: *mut c_void, body: impl FnOnce(&mut Vec<Lent>, usize) -> R) -> Result<R, Failure> {
+    let mut shard = shard(address);
+    let place = shard.iter().position(|lent| lent.block.as_ptr().cast() == address.cast_const());
+    place.map(|place| body(&mut shard, place)).ok_or_else(|| {
+        Failure::new(
+            CUDA_MEM_TORCH_NOT_OURS,
+            format!("no pinned block of this library begins at {address:p}"),
+        )
+    })
 }
 
 impl Lent {
@@ -65,7 +73,8 @@ impl Lent {
         // Behind whatever else is refused it never serves again.
         self.capturing.retain(|stream| block.record_stream(stream).is_err());
         if !self.capturing.is_empty() {
-            return lock(&PARKED).push(self);
+            lock(&PARKED).push(self);
+            return ARE_PARKED.store(true, Ordering::Relaxed);
         }
         let capacity = self.block.capacity();
         // In the place of one that is used others would go.
@@ -81,8 +90,12 @@ impl Lent {
 
 /// Gives parked blocks back whose streams capture no more.
 fn give_back_parked() {
-    let parked = std::mem::take(&mut *lock(&PARKED));
-    parked.into_iter().for_each(Lent::give_back);
+    // The lock of the list orders it: who sets it anew has pushed behind this take.
+    if ARE_PARKED.load(Ordering::Relaxed) {
+        ARE_PARKED.store(false, Ordering::Relaxed);
+        let parked = std::mem::take(&mut *lock(&PARKED));
+        parked.into_iter().for_each(Lent::give_back);
+    }
 }
 
 /// Makes the cache, whose memory is pinned in the context of a device and serves all. Once it is there this does nothing.
@@ -108,7 +121,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_malloc(bytes: usize, address: *mu
         let start = block.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: the caller's promise.
         unsafe { write(address, start, "address") }?;
-        shard(start.addr()).insert(start.addr(), Lent { block, capturing: Vec::new() });
+        shard(start).push(Lent { block, capturing: Vec::new() });
         Ok(())
     })
 }
@@ -121,8 +134,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_malloc(bytes: usize, address: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_pinned_free(address: *mut c_void) -> c_int {
     entry(|| {
-        let lent = shard(address.addr()).remove(&address.addr()).ok_or_else(|| unknown(address))?;
-        lent.give_back();
+        find(address, Vec::swap_remove)?.give_back();
         Ok(())
     })
 }
@@ -139,23 +151,20 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_record(
     stream: *mut c_void,
 ) -> c_int {
     entry(|| {
-        if !shard(address.addr()).contains_key(&address.addr()) {
-            return Err(unknown(address));
-        }
+        find(address, |_, _| ())?;
         // Without the lock: the program may be asked about the stream, and hears of what fails.
         streams::with(devices::device(device)?, stream, |stream| {
             let _reports = LateReports::new();
-            let mut shard = shard(address.addr());
-            let lent = shard.get_mut(&address.addr()).ok_or_else(|| unknown(address))?;
-            match lent.block.record_stream(stream) {
+            find(address, |blocks, place| match blocks[place].block.record_stream(stream) {
                 Err(CoreError::Capturing { .. }) => {
-                    if lent.capturing.iter().all(|known| known.id() != stream.id()) {
-                        lent.capturing.push(stream.clone());
+                    let capturing = &mut blocks[place].capturing;
+                    if capturing.iter().all(|known| known.id() != stream.id()) {
+                        capturing.push(stream.clone());
                     }
                     Ok(())
                 }
                 recorded => Ok(recorded?),
-            }
+            })?
         })
     })
 }
@@ -168,9 +177,9 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_record(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_pinned_block_bytes(address: *mut c_void, bytes: *mut usize) -> c_int {
     entry(|| {
-        let found = shard(address.addr()).get(&address.addr()).map(|lent| lent.block.len());
+        let len = find(address, |blocks, place| blocks[place].block.len())?;
         // SAFETY: the caller's promise.
-        unsafe { write(bytes, found.ok_or_else(|| unknown(address))?, "bytes") }
+        unsafe { write(bytes, len, "bytes") }
     })
 }
 
@@ -193,7 +202,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_blocks(
         for shard in &LENT {
             // It may free one of them.
             let of_shard = |lent: &Lent| (lent.block.as_ptr().cast_mut().cast::<c_void>(), lent.block.len());
-            let found: Vec<_> = lock(shard).values().map(of_shard).collect();
+            let found: Vec<_> = lock(shard).iter().map(of_shard).collect();
             for (address, bytes) in found {
                 // SAFETY: the caller's promise.
                 unsafe { visit(data, address, bytes) };
@@ -219,8 +228,7 @@ pub extern "C" fn cuda_mem_torch_pinned_set_max_cached_size(bytes: usize) {
     MOST_CACHED.store(bytes, Ordering::Relaxed);
 }
 
-/// Whether the driver refused to register memory, as under confidential computing, so that the cache has the driver allocate it, which
-/// takes several times as long.
+/// Whether the driver allocates the memory, which takes several times as long: it refused to register any, as under confidential computing.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_pinned_is_allocated_by_driver() -> bool {
     !forked() && CACHE.get().is_some_and(PinnedCachingAllocator::is_allocated_by_driver)

@@ -189,10 +189,9 @@ impl Books {
             return false;
         }
         let mut users = Vec::new();
-        self.parked
-            .iter()
-            .flat_map(|(_, block)| &block.users)
-            .for_each(|user| devices::add(&mut users, user));
+        for user in self.parked.iter().flat_map(|(_, block)| &block.users) {
+            devices::add(&mut users, user);
+        }
         let is_quiet = users.into_iter().all(|user| streams::quiesce(user).is_ok());
         if is_quiet {
             for (address, _) in self.parked.drain(..) {

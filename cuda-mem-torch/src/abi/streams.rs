@@ -272,8 +272,7 @@ pub extern "C" fn cuda_mem_torch_synchronize(device: c_int) -> c_int {
     entry(|| quiesce(devices::device(device)?))
 }
 
-/// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is
-/// allocated.
+/// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is allocated.
 ///
 /// # Safety
 ///

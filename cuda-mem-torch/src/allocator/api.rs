@@ -30,8 +30,7 @@ use crate::ipc::{self, IpcDevPtr, ShareableHandle};
 /// [`PluggableAllocator`](crate::PluggableAllocator).
 ///
 /// What is provided is what the caching allocator does, which [`native`](Self::native) names: every allocator has one, if only for
-/// private pools. The trait is sealed: pools and owners rely on each allocation having one owner, which other types could not
-/// promise.
+/// private pools. The trait is sealed: pools and owners rely on each allocation having one owner, which other types could not promise.
 ///
 /// ```compile_fail,E0277
 /// use cuda_mem_torch::{CudaAllocator, NativeAllocator, RawDeleter};
@@ -87,8 +86,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
 
     /// Memory of the current device for work of its default stream, with what frees it. [`DataPtr`] has an example.
     ///
-    /// PyTorch has a current stream for each device; here it is the legacy default stream, as there until the program changes
-    /// it.
+    /// PyTorch has a current stream for each device; here it is the legacy default stream, as there until the program changes it.
     ///
     /// # Errors
     ///
