@@ -40,8 +40,7 @@ void put(native::CUDAAllocator* allocator) {
   // So that torch.accelerator asks the same one.
   const auto set = [&](uint8_t priority) { c10::SetAllocator(c10::kCUDA, allocator, priority); };
   TORCH_CHECK(
-      put_in_place(set, [&] { return c10::GetAllocator(c10::kCUDA) == allocator; }),
-      "another allocator is registered for CUDA and does not let go");
+      put_in_place(set, [&] { return c10::GetAllocator(c10::kCUDA) == allocator; }), "another allocator is registered for CUDA and does not let go");
   // Last: a failure before this changes nothing.
   native::allocator.store(allocator);
 }
@@ -102,8 +101,7 @@ void refuse_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status{cudaStreamCaptureStatusNone};
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
   TORCH_CHECK(
-      status == cudaStreamCaptureStatusNone,
-      "a CUDA graph is being captured: call enable() before or after the capture");
+      status == cudaStreamCaptureStatusNone, "a CUDA graph is being captured: call enable() before or after the capture");
 }
 
 /// Allocates from the native allocator without regard to its limit, and without an error of its own, which its observers would hear of.
@@ -116,9 +114,7 @@ void* probe_of(native::CUDAAllocator* before, DeviceIndex device) {
   const auto segments = before->snapshot({0, 0}, false).segments;
   TORCH_CHECK(
       before->getMemoryInfo(device).first > 2 * segment || std::any_of(segments.begin(), segments.end(), has_free),
-      "device ",
-      static_cast<int>(device),
-      " has no memory left: call torch.cuda.empty_cache(), or delete a tensor, before enable()");
+      "device ", static_cast<int>(device), " has no memory left: call torch.cuda.empty_cache(), or delete a tensor, before enable()");
   const double fraction = before->getMemoryFraction(device);
   const auto limit_again = c10::make_scope_exit([&] { before->setMemoryFraction(fraction, device); });
   before->setMemoryFraction(1.0, device);
@@ -197,17 +193,10 @@ void say_expandable(bool is_so) {
 
 void install(const std::string& version) {
   TORCH_CHECK(
-      minor_version(version) == minor_version(TORCH_VERSION),
-      "this shim was built for PyTorch ",
-      TORCH_VERSION,
-      ", and PyTorch is ",
-      version);
+      minor_version(version) == minor_version(TORCH_VERSION), "this shim was built for PyTorch ", TORCH_VERSION, ", and PyTorch is ", version);
   TORCH_CHECK(
-      cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION,
-      "this shim was built for version ",
-      CUDA_MEM_TORCH_ABI_VERSION,
-      " of the interface, and libcuda_mem_torch.so has ",
-      cuda_mem_torch_abi_version());
+      cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION, "this shim was built for version ", CUDA_MEM_TORCH_ABI_VERSION,
+      " of the interface, and libcuda_mem_torch.so has ", cuda_mem_torch_abi_version());
   if (is_in_place()) {
     // The caller may have reset the settings that the library has.
     the_allocator.load()->apply_settings();
@@ -216,10 +205,7 @@ void install(const std::string& version) {
   native::CUDAAllocator* before = native::allocator.load();
   TORCH_CHECK(before != nullptr, "PyTorch was built without CUDA");
   TORCH_CHECK(
-      before->name() == "native",
-      "the allocator that is installed is \"",
-      before->name(),
-      "\"; this one takes the place of \"native\" only");
+      before->name() == "native", "the allocator that is installed is \"", before->name(), "\"; this one takes the place of \"native\" only");
   const bool late = before->initialized();
   const int devices = late ? c10::cuda::device_count() : 0;
   const std::vector<DeviceIndex> used = used_devices(devices);
@@ -280,20 +266,20 @@ void uninstall(const std::string& /*unused*/) {
   for (int device = 0; device < ours->device_count(); ++device) {
     const int64_t bytes = stats_of(static_cast<DeviceIndex>(device)).active_bytes.all.current;
     TORCH_CHECK(
-        bytes == 0,
-        bytes,
-        " bytes of device ",
-        device,
+        bytes == 0, bytes, " bytes of device ", device,
         " were freed, and streams still use them: call disable() once their work and their captures have ended");
   }
   // The limit was shared.
   for (DeviceIndex device = 0; device < ours->device_count(); ++device) {
     ours->native_allocator()->setMemoryFraction(ours->getMemoryFraction(device), device);
   }
+  ours->native_allocator()->enable(ours->isEnabled());
   put(ours->native_allocator().get());
   say_expandable(false);
   const bool goes_on = ours->native_allocator().is_late() && ours->native_allocator()->isHistoryEnabled();
-  if (ours->isHistoryEnabled() && !goes_on) {
+  const bool is_recorded = ours->isHistoryEnabled();
+  cuda_mem_torch_stop_history();
+  if (is_recorded && !goes_on) {
     TORCH_WARN("cuda-mem: history is not recorded any more: call torch.cuda.memory._record_memory_history() again after disable()");
   }
 }

@@ -23,17 +23,13 @@ void check(int code, DeviceIndex device) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, message);
     case CUDA_MEM_TORCH_FORKED:
       TORCH_CHECK(
-          false,
-          "Cannot use the CUDA memory of the parent in a forked subprocess. To use CUDA with multiprocessing, you must use "
+          false, "Cannot use the CUDA memory of the parent in a forked subprocess. To use CUDA with multiprocessing, you must use "
           "the 'spawn' start method");
     case CUDA_MEM_TORCH_INVALID_ARGUMENT:
       // As PyTorch's own allocator says it, which programs may look for.
       TORCH_CHECK(
-          device == no_device || (device >= 0 && device < c10::cuda::device_count()),
-          "Invalid device argument ",
-          static_cast<int>(device),
-          ": did you call init? ",
-          message);
+          device == no_device || (device >= 0 && device < c10::cuda::device_count()), "Invalid device argument ",
+          static_cast<int>(device), ": did you call init? ", message);
       TORCH_CHECK_VALUE(false, "cuda-mem: ", message);
     case CUDA_MEM_TORCH_SOURCE_FAILED:
       thrown_by_source.pass_on();
@@ -251,6 +247,9 @@ inline void* Allocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t st
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
+  if (C10_UNLIKELY(native::get() != this)) {
+    return native::get()->allocate(bytes); // disable() came since: a storage that grows asks the allocator that made it.
+  }
   TORCH_CHECK_WITH(
       OutOfMemoryError, bytes < one_exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const DeviceIndex device = current_device();
@@ -264,9 +263,7 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void* address) {
     return allocate(0);
   }
   TORCH_CHECK(
-      reinterpret_cast<uintptr_t>(address) % 512 == 0,
-      "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got ",
-      address);
+      reinterpret_cast<uintptr_t>(address) % 512 == 0, "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got ", address);
   const DeviceIndex device = current_device();
   const int code = cuda_mem_torch_malloc_at(device, bytes, c10::cuda::getCurrentCUDAStream(device), address);
   if (code == CUDA_MEM_TORCH_NOT_OURS && native_.is_late()) {

@@ -34,6 +34,9 @@ class PinnedAllocator final : public at::HostAllocator {
   explicit PinnedAllocator(at::HostAllocator* before) : native_(before) {}
 
   c10::DataPtr allocate(size_t bytes) override {
+    if (at::HostAllocator* now = at::getHostAllocator(c10::kCUDA); C10_UNLIKELY(now != this)) {
+      return now->allocate(bytes); // A storage that grows asks the allocator that made it.
+    }
     if (bytes == 0) {
       return {nullptr, nullptr, &delete_pinned, c10::DeviceType::CPU};
     }
@@ -253,10 +256,9 @@ void uninstall_pinned(const std::string& /*unused*/) {
   cuda_mem_torch_pinned_stats stats{};
   check(cuda_mem_torch_pinned_statistics(&stats));
   TORCH_CHECK(
-      stats.active_bytes.current == 0,
-      stats.active_bytes.current,
-      " bytes of pinned memory are still in tensors: delete them first");
+      stats.active_bytes.current == 0, stats.active_bytes.current, " bytes of pinned memory are still in tensors: delete them first");
   check(cuda_mem_torch_pinned_empty_cache());
+  the_pinned.load()->history_.record(false, nullptr, 0, HostHistory::Level::NEVER, true);
   put(the_pinned.load()->native_allocator());
 }
 

@@ -1053,6 +1053,75 @@ def pinned_memory_is_recorded():
     torch.cuda.memory._record_memory_history(None)
 
 
+def what_ends_behind_disable_has_ended():
+    """A registrant and a tag's scope end behind `disable()`, too; history and caching that the program has switched off stay off."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    block(64)
+    told = []
+    with cuda_mem_torch.on_backing_change(told.append):
+        cuda_mem_torch.disable()
+    cuda_mem_torch.enable()
+    with cuda_mem_torch.tag("left"):
+        cuda_mem_torch.disable()
+    cuda_mem_torch.enable()
+    outside = block()
+    left = cuda_mem_torch.state().get("left")
+    assert left is None or left.awake == 0, left
+    with cuda_mem_torch.tag("weights"):
+        within = block()
+    cuda_mem_torch.sleep("weights", backup="discard")
+    cuda_mem_torch.wake("weights")
+    assert told == [], "it was removed"
+    del outside, within
+    gc.collect()
+    torch.cuda.memory._record_memory_history()
+    cuda_mem_torch.disable()
+    torch.cuda.memory._record_memory_history(None)
+    cuda_mem_torch.enable()
+    assert not torch._C._cuda_isHistoryEnabled()
+    torch.cuda.memory.caching_allocator_enable(False)
+    cuda_mem_torch.disable()
+    block()
+    assert torch.cuda.memory_reserved() == 0, "it is cached again"
+
+
+def storages_that_grow_behind_disable_are_native():
+    """A storage asks the allocator that made it; what it gets then is PyTorch's own, and is kept for the streams that are recorded."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    ours, empty, host = block(), block(0), pinned(0)
+    ours.untyped_storage().resize_(0)
+    torch.cuda.synchronize()
+    cuda_mem_torch.disable()
+    ours.untyped_storage().resize_(8 * MIB)
+    assert torch.cuda.memory_allocated() == 8 * MIB
+    ours.copy_(torch.full((8 * MIB,), 7, dtype=torch.uint8))
+    stream, read = torch.cuda.Stream(), block()
+    with held(stream):
+        with torch.cuda.stream(stream):
+            read.copy_(ours, non_blocking=True)
+        ours.record_stream(stream)
+        ours.untyped_storage().resize_(0)
+        empty.resize_(8 * MIB).copy_(torch.full((8 * MIB,), 9, dtype=torch.uint8))
+    assert start(read) == [7] * 64, start(read)
+    host.resize_(4 * MIB)
+    assert host.is_pinned() and torch.cuda.host_memory_stats()["active_bytes.current"] == 4 * MIB
+
+
+def operators_of_operators_are_looked_through():
+    """`checking()` changes nothing for operators that take functions."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    block(64)
+    with cuda_mem_torch.checking():
+        more = torch.ops.higher_order.cond(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (torch.ones(3),))
+    assert more.tolist() == [2.0] * 3
+
+
 # Of later versions. Where PyTorch has not got it, the natural answer is looked for.
 def since(minor):
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, minor)
@@ -1268,6 +1337,6 @@ PROGRAMS = [
     statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, a_forked_child_ends_as_natively, a_forked_child_leaves_scopes, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
-    pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
+    pinned_memory_is_recorded, what_ends_behind_disable_has_ended, storages_that_grow_behind_disable_are_native, operators_of_operators_are_looked_through, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
     segments_may_be_larger_than_all, later_settings_are_accepted,
 ]

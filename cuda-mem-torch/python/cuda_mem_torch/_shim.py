@@ -86,7 +86,7 @@ def build(torch: ModuleType, part: Part = ALLOCATOR) -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise CudaMemError("this wheel brings no shim for this PyTorch, and there is no C++ compiler to build it with: install g++")
-    digest = hashlib.sha256(f"{torch.__version__} {_library.PATH.stat().st_mtime_ns}".encode())
+    digest = hashlib.sha256(f"{torch.__version__} {_library.PATH} {_library.PATH.stat().st_mtime_ns}".encode())
     for source in sorted(SOURCES.glob("**/*.[ch]pp")):
         digest.update(source.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cuda_mem_torch"

@@ -159,7 +159,7 @@ class Registrant:
     def remove(self) -> None:
         """Detaches the callback. Calling it again does nothing."""
         if _REGISTRANTS.pop(self.number, None) is not None:
-            _library.check_end(_load().cuda_mem_torch_detach_backing_change(self.number))
+            _library.check_end(_library.load().cuda_mem_torch_detach_backing_change(self.number))
             # A change that is under way in another thread may still be told. What the program passed is not kept for it.
             self._callback = None
             _REMOVED.append(self._change)
@@ -186,7 +186,7 @@ class Tag:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _library.check_end(_load().cuda_mem_torch_leave_tag(self.device, self._word))
+        _library.check_end(_library.load().cuda_mem_torch_leave_tag(self.device, self._word))
 
     def add(self, pool: torch.cuda.MemPool | tuple[int, int]) -> None:
         """Gives it a ``MemPool``, or a graph's pool by its handle, that has no memory yet: all of its memory is the tag's."""
@@ -265,7 +265,7 @@ def keep(tensor: torch.Tensor, reason: str = "kept by the program") -> Iterator[
     try:
         yield tensor
     finally:
-        _library.check_end(_load().cuda_mem_torch_let_move(kept))
+        _library.check_end(_library.load().cuda_mem_torch_let_move(kept))
 
 
 def state(device: Device = None) -> dict[str, TagState]:
@@ -329,9 +329,11 @@ def checking() -> Iterator[None]:
             _refuse_asleep(value, function)
 
     class Checking(TorchDispatchMode):
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            # Views and shapes read no memory.
-            if not function.is_view:
+            # Views and shapes read no memory. Operators of operators are no views.
+            if not getattr(function, "is_view", False):
                 for value in tree_flatten((args, kwargs or {}))[0]:
                     look_at(value, str(function))
             return function(*args, **(kwargs or {}))
