@@ -165,6 +165,8 @@ thread_local! {
     pub(crate) static WATCHING: Cell<bool> = const { Cell::new(false) };
     /// The thread is in a tracker, and has the turn to tell.
     pub(crate) static TELLING: Cell<bool> = const { Cell::new(false) };
+    /// The thread is in what tells stacks, and may have blocks in hand.
+    pub(crate) static IN_PROVIDER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sets a flag of the thread until it is dropped, also when a panic passes.
@@ -202,7 +204,7 @@ pub(crate) fn wait_until(mut is_over: impl FnMut() -> bool) {
 
 /// As [`wait_until`], unless those threads may wait for this one.
 pub(crate) fn wait_unless_awaited(mut are_done: impl FnMut() -> bool) {
-    let is_awaited = [&IN_FOREIGN_CODE, &ASKING, &WATCHING, &TELLING].into_iter().any(is_set);
+    let is_awaited = [&IN_FOREIGN_CODE, &ASKING, &WATCHING, &TELLING, &IN_PROVIDER].into_iter().any(is_set);
     wait_until(|| is_awaited || are_done());
 }
 

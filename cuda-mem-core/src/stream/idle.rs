@@ -105,7 +105,7 @@ impl Driver {
     /// Whether a stream waits for a fence that is not reached. Makes no call.
     #[must_use]
     pub fn is_fence_awaited(self) -> bool {
-        self.service::<WhenIdle>().is_awaited()
+        !fork::forked() && self.service::<WhenIdle>().is_awaited()
     }
 
     /// Calls what frees or unregisters memory; for who does not wait only while nothing is awaited. [`Error::Timeout`] if something is.

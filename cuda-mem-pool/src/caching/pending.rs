@@ -165,8 +165,8 @@ impl Pending {
 
     /// Whether a thread has freed blocks taken out.
     pub(super) fn is_out(&self) -> bool {
-        let listed = lock(&self.freed).len();
-        Arc::strong_count(&self.counted) > listed + 1
+        let listed = lock(&self.freed);
+        Arc::strong_count(&self.counted) > listed.len() + 1
     }
 
     /// Waits for all uses; what each wait said.

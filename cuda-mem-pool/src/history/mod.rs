@@ -5,7 +5,7 @@ mod options;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,7 +15,7 @@ use cuda_mem_core::{catch_panic, forked};
 pub use options::{HistoryOptions, RecordContext, backtrace};
 
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Inside, Mutex, TELLING, is_set, lock, unique};
+use crate::primitive::{IN_PROVIDER, Inside, Mutex, TELLING, is_set, lock, unique};
 use crate::snapshot::{Action, Frames, TraceEntry};
 
 /// The ring records.
@@ -69,8 +69,6 @@ struct State {
 thread_local! {
     static USER_METADATA: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
     static COMPILE_CONTEXTS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
-    /// The thread is in what tells stacks.
-    static IN_PROVIDER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sets the text that new entries of the calling thread carry, on any device; `None` for none. PyTorch's `_set_memory_metadata`.

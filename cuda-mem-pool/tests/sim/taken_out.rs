@@ -196,11 +196,14 @@ fn a_pinned_request_waits_for_streams_also_beside_threads_that_allocate() {
             .with_thread_cache_bytes(0)
             .with_max_bytes(10 * MIB);
         let allocator = PinnedCachingAllocator::with_options(context, options);
-        let (stream, over) = (Stream::new(context).unwrap(), AtomicBool::new(false));
+        let stream = Stream::new(context).unwrap();
         let _held = allocator.allocate(1024).unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
+            // A panic ends it too.
+            let (running, allocator) = (Arc::new(()), &allocator);
+            let seen = Arc::downgrade(&running);
+            scope.spawn(move || {
+                while seen.strong_count() > 0 {
                     drop(allocator.allocate(1024));
                 }
             });
@@ -213,9 +216,8 @@ fn a_pinned_request_waits_for_streams_also_beside_threads_that_allocate() {
                 stream.synchronize().unwrap();
                 asked
             });
-            let refused = refused.count();
-            over.store(true, Ordering::Relaxed);
-            assert_eq!(refused, 0);
+            assert_eq!(refused.count(), 0);
+            drop(running);
         });
     });
 }

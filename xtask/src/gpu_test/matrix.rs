@@ -249,9 +249,12 @@ impl Row {
         [&self.package].into_iter().chain(&self.also).map(String::as_str)
     }
 
-    /// The same tests on a simulator that tells this version: what a hardware row is compared with. How long they go on there is for hardware.
+    /// The same tests on a simulator that tells this version: what a hardware row is compared with. A million rounds of the litmus test are for
+    /// hardware alone.
     pub(crate) fn twin(&self, version: i32) -> Self {
-        Self { driver: Driver::Simulator(version), env: BTreeMap::new(), ..self.clone() }
+        let mut twin = Self { driver: Driver::Simulator(version), ..self.clone() };
+        twin.env.remove("CUDA_MEM_LITMUS_ROUNDS");
+        twin
     }
 }
 

@@ -192,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hardware_row_is_told_is_not_told_its_twin() {
+    fn a_twin_is_told_all_but_the_rounds_of_the_litmus_test() {
         let matrix = Matrix::parse(
-            "time-limit = 1\n[[row]]\nkind = 'tests'\ncrates = ['c']\ntargets = ['lib']\ndrivers = ['gpu']\nenv = { ROUNDS = '1000000' }",
+            "time-limit = 1\n[[row]]\nkind = 'tests'\ncrates = ['c']\ntargets = ['lib']\ndrivers = ['gpu']\nenv = { CUDA_MEM_LITMUS_ROUNDS = '1000000', RUST_TEST_THREADS = '8' }",
         )
         .unwrap();
         let plan = plan(matrix.rows, Backend::Gpu, &machine(Some(1)));
-        assert_eq!(plan.iter().map(|planned| planned.row.env.len()).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!(plan.iter().map(|planned| planned.row.env.len()).collect::<Vec<_>>(), [2, 1]);
     }
 
     #[test]

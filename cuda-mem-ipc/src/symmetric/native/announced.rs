@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use cuda_mem_pool::cuda_mem_core::LateReports;
 use zerocopy::FromBytes;
 
 use super::group::Inner;
@@ -95,6 +96,7 @@ impl<T: Announced> Row<T> {
     /// Maps all but the last few of what has come. What comes meanwhile is for the next call: a rank may go on without end.
     pub(super) fn map_ahead(&self, own: &Inner, rank: usize) -> Result<()> {
         // The thread that has the lock maps what comes, and may wait for that.
+        let _reports = LateReports::new();
         let Some(mut mapped) = try_lock(&self.mapped) else { return Ok(()) };
         for _ in LEFT_ALONE..self.len() {
             let Some(next) = self.announced.next() else { break };

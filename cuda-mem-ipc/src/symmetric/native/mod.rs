@@ -28,7 +28,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Device, forked};
 
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory, Why};
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::{lock, lock_over_calls, refuse_forked};
 use crate::transport::Deadline;
 use lookup::Allocation;
 
@@ -166,8 +166,8 @@ unsafe impl SymmetricBackend for NativeBackend {
     /// # Errors
     ///
     /// [`Error::GroupNeeded`], [`Error::UnknownGroup`], [`Error::WrongDevice`]; [`Error::Broken`]; [`Error::Core`] when a new
-    /// segment cannot be made; [`Error::Missing`] when a rank has not mapped one of the last 256 in time, which it does when it allocates
-    /// or comes to a rendezvous, and [`Error::GroupFull`].
+    /// segment cannot be made; [`Error::Missing`] when a rank has not mapped one of the last 256 in time, which it does when it
+    /// allocates, and while it waits in a rendezvous or an exchange; [`Error::GroupFull`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
         refuse_forked()?;
@@ -223,10 +223,11 @@ unsafe impl Exchange for Group {
     ///
     /// # Errors
     ///
-    /// [`Error::Broken`], [`Error::Left`], which name the rank; [`Error::Transport`] for more bytes than a message has.
+    /// [`Error::Broken`], [`Error::Left`], which name the rank; [`Error::Transport`] for more bytes than a message has. Why memory that another
+    /// rank announced was not mapped meanwhile, as of a rendezvous: the group is broken then.
     fn all_gather(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         refuse_forked()?;
-        let _turn = lock(&self.inner.exchanging);
+        let (_reports, _turn) = lock_over_calls(&self.inner.exchanging);
         let (state, deadline) = (&self.inner.state, Deadline::after(timeout));
         state.check()?;
         for (rank, peer) in state.others() {

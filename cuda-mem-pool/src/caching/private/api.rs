@@ -386,7 +386,7 @@ impl PrivatePool {
     /// As [`CachingAllocator::begin_allocate_to_pool`]: a pool has one route at a time.
     pub fn route(&self, filter: Filter) -> Result<PoolRoute<'_>> {
         self.allocator.begin_allocate_to_pool(self.id, filter.clone())?;
-        Ok(PoolRoute { pool: self, filter, _not_send: PhantomData })
+        Ok(PoolRoute { pool: self, filter: Some(filter), _not_send: PhantomData })
     }
 
     /// Has allocations of the calling thread go to the pool until the result is dropped.
@@ -408,7 +408,7 @@ impl Drop for PrivatePool {
 #[must_use = "the route ends when this is dropped"]
 pub struct PoolRoute<'p> {
     pool: &'p PrivatePool,
-    filter: Filter,
+    filter: Option<Filter>,
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -416,8 +416,10 @@ impl Drop for PoolRoute<'_> {
     fn drop(&mut self) {
         let PrivatePool { allocator, id } = self.pool;
         // As for the pool, unless somebody ended it by its name.
-        if allocator.end_route(*id, Some(&self.filter)).is_ok() {
+        if allocator.end_route(*id, self.filter.as_ref()).is_ok() {
             let _ = allocator.release_pool(*id);
         }
+        // As `forget_route`, which was not the last that has it.
+        let _ = catch_panic(|| drop(self.filter.take()));
     }
 }

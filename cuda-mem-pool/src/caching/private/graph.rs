@@ -133,11 +133,12 @@ impl PrivatePools<'_> {
         // Points come first: they are what is waited for.
         self.poll();
         let state = lock(&self.private.state);
-        let waits = state.pools.get(id).is_ok_and(|pool| pool.uses > 0) && !state.pools.routes().has(id);
+        let pool = state.pools.get(id).ok().filter(|pool| pool.uses > 0 && !state.pools.routes().has(id));
+        let waits = pool.is_some_and(|pool| pool.heap.expect_no_pending().is_err());
         drop(state);
         if waits {
             // What cannot be waited for stays. Again, for what another thread had taken out.
-            if self.end_all(|block| block.pool == id)? && self.wait_for_others() {
+            if self.end_all(|block| block.pool == id)? && self.wait_for_others(&mut None) {
                 self.end_all(|block| block.pool == id)?;
             }
         }

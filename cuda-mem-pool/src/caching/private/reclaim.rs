@@ -31,7 +31,7 @@ impl PrivatePools<'_> {
             return Ok(found);
         }
         self.shared.figures.change(|counts| counts.num_alloc_retries += 1);
-        if let Some(found) = climb(&mut Climber { pools: self, routed, wanted })? {
+        if let Some(found) = climb(&mut Climber { pools: self, routed, wanted, until: None })? {
             return Ok(found);
         }
         if routed.pool == MempoolId::NONE
@@ -79,7 +79,7 @@ impl PrivatePools<'_> {
     }
 
     /// Waits for all streams but those that capture, and for what others, which may have no memory, do with freed blocks.
-    pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
+    pub(in crate::caching) fn wait_for_streams(self, until: &mut Option<Instant>) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         let of_slots = self.shared.slots.iter().map(|slot| slot.owner.wait());
         let of_blocks = self.shared.pending.points(|_| true).into_iter().map(|point| point.wait());
@@ -88,7 +88,7 @@ impl PrivatePools<'_> {
             unless_lost(outcome.map_err(Error::Core))?;
         }
         self.wait_for_uses();
-        if self.wait_for_others() {
+        if self.wait_for_others(until) {
             // What those put back.
             self.wait_for_uses();
         }
@@ -96,9 +96,10 @@ impl PrivatePools<'_> {
         Ok(())
     }
 
-    /// Waits, for a second at most, for blocks and segments that other threads have taken out to handle them; whether there were any.
-    pub(in crate::caching) fn wait_for_others(self) -> bool {
-        let (until, mut looks) = (Instant::now() + Duration::from_secs(1), 0);
+    /// Waits for blocks and segments that other threads have taken out to handle them; whether there were any. All waits with the same `until`
+    /// take a second at most.
+    pub(in crate::caching) fn wait_for_others(self, until: &mut Option<Instant>) -> bool {
+        let (until, mut looks) = (*until.get_or_insert_with(|| Instant::now() + Duration::from_secs(1)), 0);
         let are_segments_out = || lock(&self.private.state).pools.iter().any(|(_, pool)| pool.leaving > 0);
         wait_unless_awaited(|| {
             looks += 1;
@@ -255,6 +256,7 @@ struct Climber<'s> {
     pools: PrivatePools<'s>,
     routed: Routed<'s>,
     wanted: SegmentRequest,
+    until: Option<Instant>,
 }
 
 impl Climb for Climber<'_> {
@@ -266,7 +268,7 @@ impl Climb for Climber<'_> {
     }
 
     fn wait(&mut self) -> Result<bool> {
-        self.pools.wait_for_streams()?;
+        self.pools.wait_for_streams(&mut self.until)?;
         self.pools.make_room(self.routed.pool, &self.wanted, true).map(|()| true)
     }
 
@@ -274,8 +276,9 @@ impl Climb for Climber<'_> {
         self.pools.look_or_extend(self.routed)
     }
 
-    fn ask_others(&mut self) -> bool {
-        self.pools.wait_for_others() || self.pools.shared.callbacks.reclaim(self.routed.requested)
+    fn ask_others(&mut self, last: bool) -> bool {
+        let Self { pools, routed, until, .. } = self;
+        if last { pools.shared.callbacks.reclaim(routed.requested) } else { pools.wait_for_others(until) }
     }
 }
 

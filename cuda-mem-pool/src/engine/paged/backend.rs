@@ -86,8 +86,8 @@ pub trait Climb {
     /// Waits on the host for the same, and for free memory that the device still uses.
     fn wait(&mut self) -> Result<bool, Self::Error>;
 
-    /// Waits for what other threads have in hand, or asks the program to free what it can; whether either may have helped.
-    fn ask_others(&mut self) -> bool {
+    /// Waits for what other threads have in hand, and at `last` asks the program to free what it can; whether that may have helped.
+    fn ask_others(&mut self, _last: bool) -> bool {
         false
     }
 
@@ -95,12 +95,12 @@ pub trait Climb {
     fn attempt(&mut self) -> Result<Option<Self::Found>, Self::Error>;
 }
 
-/// Climbs until there is memory, the cheapest rung first, and again, twice at most, if others help. None at the end of the ladder.
+/// Climbs until there is memory, the cheapest rung first, and again whenever others help. None at the end of the ladder.
 pub fn climb<C: Climb>(request: &mut C) -> Result<Option<C::Found>, C::Error> {
     let rungs = [C::take_elsewhere, C::take_released_pools, C::take_pending, C::wait];
-    for round in 0..3 {
-        if round > 0 && !request.ask_others() {
-            break;
+    for round in 0..4 {
+        if round > 0 && !request.ask_others(round == 3) {
+            continue;
         }
         for rung in rungs {
             if rung(request)?
