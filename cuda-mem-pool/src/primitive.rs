@@ -1,9 +1,8 @@
-//! Swaps what threads share: the standard library's locks and atomics, or the model checker's under `--cfg loom`.
+//! What threads share: the standard library's locks and atomics, or the model checker's under `--cfg loom`; waits of both caches.
 //!
 //! # Safety
 //!
-//! [`Exclusive`] has nothing in it, so any number of threads may have it at once: the model checker objects when two touch it at
-//! the same time, which is its purpose.
+//! [`Exclusive`] has nothing in it, so any number of threads may have it at once: the model checker objects when two touch it.
 
 #![allow(unsafe_code, reason = "shares the model checker's cell")]
 

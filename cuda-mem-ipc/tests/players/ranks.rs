@@ -2,15 +2,18 @@
 
 #[path = "blame.rs"]
 mod blame;
+#[path = "../../../cuda-mem-core/tests/common/capture.rs"]
+#[allow(dead_code, reason = "shared with another crate's tests")]
+mod capture;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
-use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+use cuda_mem_pool::cuda_mem_core::host::{PinnedFlags, SharedMapping};
 use cuda_mem_pool::cuda_mem_core::sys::{CUdeviceptr, CUresult};
-use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
+use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, PinnedBuffer, Stream};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
@@ -764,4 +767,63 @@ fn a_rank_that_cannot_join_has_not_died() {
     let _ = std::fs::remove_dir_all(directory);
     assert!(matches!(one, Err(Error::Broken { rank: 1, why: Why::Failed, .. })), "{one:?}");
     assert!(matches!(other, Err(Error::Core(_))), "{other:?}");
+}
+
+/// A rank that waits maps, which releases what was put off. What then fails is told without a lock that the hook may want.
+#[test]
+fn what_fails_while_a_rank_waits_is_told_without_its_locks() {
+    let meets: [fn(&Group, CUdeviceptr); 2] = [
+        |group, _| drop(group.all_gather(b"", Duration::from_secs(20)).unwrap()),
+        |group, address| drop(group.clone().rendezvous(group.find(address).unwrap(), address).unwrap()),
+    ];
+    for (number, meet) in meets.into_iter().enumerate() {
+        let sim = cuda_mem_sim::Sim::builder().build();
+        let driver = Driver::over(sim.table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let directory = std::env::temp_dir().join(format!("cuda-mem-told-{}-{number}", std::process::id()));
+        let options =
+            GroupOptions { segment_bytes: 1 << 20, segment_allocations: 4, ..GroupOptions::default() };
+        let join = |rank| Group::join(&context, "told", rank, 2, &directory, &options).unwrap();
+        let (waits, other) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| join(1));
+            (join(0), other.join().unwrap())
+        });
+        let alloc = |group: &Group, bytes| group.alloc_bytes(bytes, group.device()).unwrap().address;
+        // The other one's last is still to come when this one waits for it.
+        for _ in 0..LEFT_ALONE + 8 {
+            alloc(&waits, SIZE);
+        }
+        let ours = alloc(&waits, SIZE);
+        // None of these is mapped before the wait.
+        for _ in 0..LEFT_ALONE + 8 {
+            alloc(&other, WHOLE);
+        }
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (inside, tells) = (waits.clone(), Arc::clone(&told));
+        driver.on_release_failure(move |_| {
+            let Some(peer) = &inside.inner.state.peers[1] else { return };
+            let are_free =
+                inside.inner.exchanging.try_lock().is_ok() && peer.segments.mapped.try_lock().is_ok();
+            lock(&tells).push(are_free);
+        });
+        // Put off by a capture, and refused behind it.
+        let stream = Stream::new(&context).unwrap();
+        let put_off = PinnedBuffer::<u8>::zeroed(&context, 4096, PinnedFlags::empty()).unwrap();
+        drop(put_off.on(&stream).unwrap());
+        let capturing = capture::Capture::begin(&stream, capture::RELAXED);
+        drop(put_off);
+        sim.fail_call("cuMemFreeHost", 1, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        drop(capturing.end().unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                meet(&other, alloc(&other, SIZE));
+            });
+            meet(&waits, ours);
+        });
+        driver.reclaim();
+        driver.on_release_failure(|_| ());
+        let _ = std::fs::remove_dir_all(directory);
+        assert_eq!(*lock(&told), [true], "behind the wait");
+    }
 }

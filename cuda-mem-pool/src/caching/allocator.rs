@@ -200,14 +200,14 @@ impl CachingAllocator {
     }
 
     /// Waits on the host for the work of all streams that memory was allocated for, and for what others do with blocks that were freed, but
-    /// for streams that capture and the default streams of other threads; and, a second at most, for threads that handle freed memory. No capture ends, not even one that begins meanwhile.
+    /// for streams that capture and the default streams of other threads. No capture ends, not even one that begins meanwhile.
     ///
     /// # Errors
     ///
     /// [`Error::InCallback`]; [`Error::Core`] if the device is lost.
     pub fn wait_for_streams(&self) -> Result<()> {
         refuse_watchers()?;
-        self.shared().pools().wait_for_streams(&mut None)
+        self.shared().pools().wait_for_streams()
     }
 
     /// Gives memory back as [`CachingAllocator::empty_cache`], until no more than `bytes` bytes are held: whole handles, and segments of

@@ -176,8 +176,7 @@ impl CachingAllocator {
         if forked() { BTreeMap::new() } else { lock(&self.shared().figures.counts).of_pools.clone() }
     }
 
-    /// The largest free block of all pools and streams, in bytes: what some request would get without the driver. Released pools and those
-    /// that sleep hand nothing out.
+    /// The largest free block in bytes: what some request would get without the driver. Pools that were released or sleep hand nothing out.
     pub fn largest_free_block(&self) -> Result<usize> {
         let shared = self.shared();
         drop(shared.source.lock()?);

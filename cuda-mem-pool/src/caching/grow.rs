@@ -55,7 +55,7 @@ impl DeviceCache {
             return Ok(Some(address));
         }
         self.figures.change(|counts| counts.num_alloc_retries += 1);
-        if let Some(address) = climb(&mut Climber { shared: self, slot, request, until: None })? {
+        if let Some(address) = climb(&mut Climber { shared: self, slot, request })? {
             return Ok(Some(address));
         }
         let lent = |stream| self.pools().borrow_on_oom(request.requested, &stream);
@@ -319,7 +319,6 @@ struct Climber<'s> {
     shared: &'s DeviceCache,
     slot: &'s StreamSlot,
     request: Request,
-    until: Option<std::time::Instant>,
 }
 
 impl Climb for Climber<'_> {
@@ -370,11 +369,8 @@ impl Climb for Climber<'_> {
         self.shared.try_grow(self.slot, self.request)
     }
 
-    fn ask_others(&mut self, last: bool) -> bool {
-        (!last && self.shared.pools().wait_for_others(&mut self.until))
-            || (last && self.shared.callbacks.reclaim(self.request.requested))
-            // It may have been others' of the device, which is asked anew what it has left.
-            && self.shared.source.lock().map(|mut source| source.begin()).is_ok()
+    fn ask_others(&mut self, round: u32) -> usize {
+        self.shared.pools().ask_others(round, self.request.requested)
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Pending {
     used_blocks: AtomicUsize,
     used: Mutex<HashMap<u64, Used>>,
     freed: Mutex<Vec<Waiting>>,
-    /// Each freed block has it too, until it is free: those that a thread has taken out are not in the list.
+    /// Each freed block has a clone until it is free: those beyond the list's length are of blocks that a thread has taken out.
     counted: Arc<()>,
 }
 

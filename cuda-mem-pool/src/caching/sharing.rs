@@ -109,8 +109,7 @@ impl CachingAllocator {
         }))
     }
 
-    /// The bytes of a block, which it counts with in [`allocated_bytes`](crate::statistics::DeviceStatistics::allocated_bytes): at least
-    /// those that were asked for.
+    /// The bytes of a block, at least those asked for, as in [`allocated_bytes`](crate::statistics::DeviceStatistics::allocated_bytes).
     pub fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {
         Ok(self.block_at(address)?.0)
     }

@@ -20,8 +20,7 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
-/// A driver pool in the hands of a resource. It is destroyed, if it is owned, when the last handle and the last allocation
-/// are gone.
+/// A driver pool in the hands of a resource. One that is owned is destroyed when the last handle and the last allocation are gone.
 pub(crate) struct DriverPool {
     pub(super) pool: MemoryPool,
     pub(super) home: ResourceContext,
@@ -315,8 +314,7 @@ macro_rules! resource {
                 self.pool.owners(self.pool.pool.trim_to(bytes_to_keep))
             }
 
-            /// The driver's handle of the pool, a `CUmemoryPool`. It is valid while a handle to this resource or memory of it
-            /// lives.
+            /// The driver's handle of the pool, a `CUmemoryPool`, valid while a handle to this resource or memory of it lives.
             #[must_use]
             pub fn handle(&self) -> *mut std::ffi::c_void {
                 self.pool.pool.as_raw()

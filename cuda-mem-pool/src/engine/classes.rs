@@ -1,5 +1,4 @@
-//! Size classes: steps of 256 bytes up to 8 KiB, from there 32 steps per doubling, so that rounding a size up to its class
-//! adds at most one part in 32.
+//! Size classes: steps of 256 bytes up to 8 KiB, then 32 steps per doubling, so that rounding a size up adds at most one part in 32.
 
 /// Blocks are multiples of this many bytes and start at multiples of it.
 pub(crate) const GRANULE: usize = 256;

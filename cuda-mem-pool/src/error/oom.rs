@@ -113,8 +113,7 @@ pub enum Advice {
     /// There is enough free memory, but in pieces between blocks that are in use.
     #[error("free blocks next to the {} that are free in pieces, or allocate large blocks first", bytes_of(*.bytes))]
     FreeNeighbours { bytes: usize },
-    /// There is room for a block of the size, but not where it was asked for: the pool's source gave no memory, or the pool's segments are
-    /// larger.
+    /// There is room for a block of the size, but not where it was asked for: the pool's source gave no memory, or its segments are larger.
     #[error("ask again, outside of the private pool if it was for one: a block of {} would have fitted", bytes_of(*.largest))]
     AskElsewhere { largest: usize },
     /// Free this much more, or ask for less.

@@ -43,8 +43,7 @@ impl HistoryOptions {
         with_clear_history(clear_history: bool) => clear_history;
     }
 
-    /// Records what `frames` says of the calling stack. It may allocate; what it does is recorded without stacks. If it panics,
-    /// the stack is not recorded.
+    /// Records what `frames` says of the calling stack. It may allocate, which is recorded without stacks. If it panics, there is no stack.
     #[must_use]
     pub fn with_frames(
         mut self,

@@ -49,8 +49,7 @@ impl<S> Heap<S> {
         Self { segments: BTreeMap::new(), spans: Spans::new(None, usize::MAX), next: 0, most_used: 0 }
     }
 
-    /// A block of `size` bytes, a multiple of [`GRANULE`]; what is left of the free block that it comes from stays free. None
-    /// if nothing free is large enough.
+    /// A block of `size` bytes, a multiple of [`GRANULE`], from a free block whose rest stays free. None if nothing free is large enough.
     pub(super) fn allocate(&mut self, size: usize) -> Option<Grant<'_, S>> {
         debug_assert!(size > 0 && size.is_multiple_of(GRANULE));
         let (span, address) = self.spans.find(size, None)?;

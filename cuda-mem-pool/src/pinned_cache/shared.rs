@@ -158,8 +158,7 @@ impl Shared {
         }
     }
 
-    /// Has the host wait for the streams that still use freed blocks, but for what they capture; whether it did. Not while a stream waits for a
-    /// fence: the caller may be the one to reach that.
+    /// Waits on the host for streams that use freed blocks, but for captures; whether it did. Not while one waits for a fence, maybe the caller's.
     fn wait_for_uses(&self) -> bool {
         // Another thread that looks has them until it is done.
         let looking = lock(&self.looking);
@@ -276,7 +275,9 @@ impl Shared {
         let may_help = self.options.max_bytes.is_none_or(|most| needed <= most);
         for waits in [false, true] {
             let is_full = may_help && matches!(pinned, Err(Error::OutOfMemory { .. }));
-            if !is_full || (waits && !self.wait_for_uses()) {
+            // At the limit, what another thread had in hand may be free by now, with nothing left to wait for.
+            let is_at_limit = matches!(pinned, Err(Error::OutOfMemory { source: None, .. }));
+            if !is_full || (waits && !self.wait_for_uses() && !is_at_limit) {
                 break;
             }
             self.poll(true);

@@ -26,6 +26,9 @@ mod capture_reuse;
 mod endings;
 mod extremes;
 mod faults;
+#[path = "../device/adaptors/faulty.rs"]
+#[allow(dead_code, reason = "shared with the portable tests")]
+mod faulty;
 mod foreign;
 mod forgotten_streams;
 #[path = "../../../cuda-mem-core/tests/sim/interrupted.rs"]

@@ -1,26 +1,24 @@
 //! Requests at a limit, while other threads have the memory in hand that would serve them, or a stream is just done with it.
 
-use std::alloc::Layout;
 use std::ffi::c_void;
-use std::sync::Arc;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_core::sys::{CUdeviceptr, CUresult};
-use cuda_mem_core::{Context, Driver, MemorySource, Stream};
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, Tag};
 use cuda_mem_pool::pinned_cache::{PinnedBlock, PinnedCacheOptions};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{
     DeviceMemoryResource, DeviceMemoryResourceOptions, MemoryResource, MempoolId, PinnedCachingAllocator,
-    RawResource,
 };
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
 use crate::common::gate::Gate;
+use crate::faulty::Faulty;
 use crate::rig::on;
 
 const MIB: usize = 1 << 20;
@@ -107,6 +105,45 @@ fn a_request_waits_for_what_another_thread_is_giving_back() {
     });
 }
 
+/// The program is asked once, and last, also where other threads have memory in hand all the time.
+#[test]
+fn the_program_is_asked_beside_threads_that_free_what_others_use() {
+    on(Sim::builder(), |_, context| {
+        let (allocator, stream) = (of_at_most(context, 128), Stream::new(context).unwrap());
+        let (spare, calls) = (Arc::new(Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
+        let (inside, given, asked) = (allocator.clone(), Arc::clone(&spare), Arc::clone(&calls));
+        let id = allocator.attach_oom_reclaimer(move |_| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            given.lock().unwrap().take().map(|block| free(&inside, block)).is_some()
+        });
+        thread::scope(|scope| {
+            let (running, allocator) = (Arc::new(()), &allocator);
+            for _ in 0..2 {
+                let seen = Arc::downgrade(&running);
+                scope.spawn(move || {
+                    let [own, user] = [(); 2].map(|()| Stream::new(context).unwrap());
+                    while seen.strong_count() > 0 {
+                        for block in (0..16).filter_map(|_| allocator.allocate_by_address(2048, &own).ok()) {
+                            allocator.record_stream(block, &user).unwrap();
+                            free(allocator, block);
+                        }
+                    }
+                });
+            }
+            for _ in 0..50 {
+                let Ok(block) = allocator.allocate_by_address(80 * MIB, &stream) else { continue };
+                *spare.lock().unwrap() = Some(block);
+                calls.store(0, Ordering::SeqCst);
+                let got = allocator.allocate_by_address(70 * MIB, &stream);
+                assert_eq!(calls.load(Ordering::SeqCst), 1, "{got:?}");
+                got.into_iter().for_each(|block| free(allocator, block));
+            }
+            drop(running);
+        });
+        allocator.detach(id);
+    });
+}
+
 #[test]
 fn a_wake_waits_for_what_another_thread_is_giving_back() {
     on(Sim::builder().workers(2), |_, context| {
@@ -123,52 +160,25 @@ fn a_wake_waits_for_what_another_thread_is_giving_back() {
     });
 }
 
-/// Takes nothing back while it is told so.
-#[derive(Debug)]
-struct Keeps(Arc<dyn RawResource>, Arc<AtomicBool>);
-
-// SAFETY: of the resource below.
-unsafe impl MemorySource for Keeps {
-    unsafe fn deallocate(
-        &self,
-        address: CUdeviceptr,
-        layout: Layout,
-        stream: &Stream,
-    ) -> cuda_mem_core::Result<()> {
-        if self.1.load(Ordering::SeqCst) {
-            return Err(cuda_mem_core::Error::NotAllocated { address });
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.0.deallocate(address, layout, stream) }
-    }
-}
-
-// SAFETY: of the resource below.
-unsafe impl RawResource for Keeps {
-    fn allocate(&self, layout: Layout, stream: &Stream) -> cuda_mem_pool::Result<CUdeviceptr> {
-        self.0.allocate(layout, stream)
-    }
-}
-
 #[test]
 fn a_segment_that_does_not_go_back_hides_none_that_does() {
     on(Sim::builder(), |_, context| {
         let allocator = of_at_most(context, 64);
         let [stream, other] = [(); 2].map(|()| Stream::new(context).unwrap());
-        let keeps = Arc::new(AtomicBool::new(true));
         let below = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default()).unwrap();
         let (kept, busy) = (MempoolId::for_user(), MempoolId::for_user());
-        let source = Arc::new(Keeps(below.raw(), Arc::clone(&keeps)));
-        allocator.create_or_incref_pool(kept, Some(source)).unwrap();
+        let source = Faulty::new(below);
+        allocator.create_or_incref_pool(kept, Some(source.raw())).unwrap();
         free(&allocator, routed(&allocator, kept, MIB, &stream).unwrap());
         while allocator.release_pool(kept).is_ok() {}
+        source.refuse_frees(usize::MAX);
         let block = routed(&allocator, busy, 40 * MIB, &other).unwrap();
         let gate = Gate::before(&other);
         free(&allocator, block);
         while allocator.release_pool(busy).is_ok() {}
         let asked = after(100, gate, || allocator.allocate_by_address(40 * MIB, &stream));
         free(&allocator, asked.unwrap());
-        keeps.store(false, Ordering::SeqCst);
+        source.refuse_frees(0);
     });
 }
 

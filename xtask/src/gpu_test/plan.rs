@@ -191,23 +191,23 @@ mod tests {
         );
     }
 
+    /// The plan for one row of tests, with what else the row says.
+    fn of_row(says: &str, backend: Backend) -> Vec<Planned> {
+        let text =
+            format!("time-limit = 1\n[[row]]\nkind = 'tests'\ncrates = ['c']\ntargets = ['lib']\n{says}");
+        plan(Matrix::parse(&text).unwrap().rows, backend, &machine(Some(4)))
+    }
+
     #[test]
     fn a_twin_is_told_all_but_the_rounds_of_the_litmus_test() {
-        let matrix = Matrix::parse(
-            "time-limit = 1\n[[row]]\nkind = 'tests'\ncrates = ['c']\ntargets = ['lib']\ndrivers = ['gpu']\nenv = { CUDA_MEM_LITMUS_ROUNDS = '1000000', RUST_TEST_THREADS = '8' }",
-        )
-        .unwrap();
-        let plan = plan(matrix.rows, Backend::Gpu, &machine(Some(1)));
+        let env = "env = { CUDA_MEM_LITMUS_ROUNDS = '1000000', RUST_TEST_THREADS = '8' }";
+        let plan = of_row(&format!("drivers = ['gpu']\n{env}"), Backend::Gpu);
         assert_eq!(plan.iter().map(|planned| planned.row.env.len()).collect::<Vec<_>>(), [2, 1]);
     }
 
     #[test]
     fn a_twin_that_is_in_the_matrix_runs_once() {
-        let matrix = Matrix::parse(
-            "time-limit = 1\n[[row]]\nkind = 'tests'\ncrates = ['c']\ntargets = ['lib']\ndrivers = ['sim-13.0', 'gpu']",
-        )
-        .unwrap();
-        let plan = plan(matrix.rows, Backend::Auto, &machine(Some(4)));
+        let plan = of_row("drivers = ['sim-13.0', 'gpu']", Backend::Auto);
         assert_eq!(plan.len(), 2);
         assert_eq!((plan[0].twin, plan[1].twin), (None, Some(0)));
     }

@@ -1,7 +1,7 @@
 //! What ranks have announced, and what of it is mapped. What is not mapped yet takes a descriptor each in the process that was told of it.
 //!
-//! A program may allocate a lot before its first rendezvous. So a rank that makes something itself maps what has come of the others
-//! but for the last few, and says in the directory how much it has mapped. It announces no more than that and so many behind it, and
+//! A program may allocate a lot before its first rendezvous. So a rank that makes something itself, or waits for others, maps what has
+//! come of them but for the last few, and says in the directory how much it has mapped. It announces no more than that and so many behind it, and
 //! waits for the others before.
 
 use std::collections::VecDeque;
@@ -95,8 +95,8 @@ impl<T: Announced> Row<T> {
 
     /// Maps all but the last few of what has come. What comes meanwhile is for the next call: a rank may go on without end.
     pub(super) fn map_ahead(&self, own: &Inner, rank: usize) -> Result<()> {
-        // The thread that has the lock maps what comes, and may wait for that.
         let _reports = LateReports::new();
+        // The thread that has the lock maps what comes, and may wait for that.
         let Some(mut mapped) = try_lock(&self.mapped) else { return Ok(()) };
         for _ in LEFT_ALONE..self.len() {
             let Some(next) = self.announced.next() else { break };
@@ -129,7 +129,7 @@ impl<T: Announced> Row<T> {
 pub(super) const ORDER: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;
 
 impl Inner {
-    /// Maps what other ranks may wait for, before this rank waits for them.
+    /// Maps what other ranks may wait for, before this rank waits for them and while it does.
     pub(super) fn map_ahead(&self) -> Result<()> {
         self.state.others().try_for_each(|(rank, peer)| {
             peer.segments.map_ahead(self, rank)?;

@@ -83,7 +83,7 @@ impl Inner {
                 Found::There(theirs) => return Ok(theirs),
                 Found::Overtaken => return Err(Error::Overtaken { rank, sequence, kept: KEPT }),
                 Found::NotYet if has_left => return Err(self.state.left(rank)),
-                // It may wait for room here itself.
+                // The other rank may wait until this one maps what it announced.
                 Found::NotYet => self.wait_for(rank, "allocate", patience).and_then(|()| self.map_ahead())?,
             }
             patience.pause();

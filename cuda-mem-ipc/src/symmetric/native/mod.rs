@@ -257,7 +257,7 @@ unsafe impl Exchange for Group {
                 if deadline.has_passed() {
                     return Err(state.break_by(rank, Why::TimedOut));
                 }
-                // It may wait for room here itself.
+                // The other rank may wait until this one maps what it announced.
                 self.inner.map_ahead()?;
             });
         }

@@ -130,8 +130,7 @@ impl CachingAllocator {
         self.end_route(id, None)
     }
 
-    /// Whether allocations that some filter accepts go to a pool: [`CachingAllocator::begin_allocate_to_pool`] was called for it. Scopes of tags
-    /// do not count.
+    /// Whether allocations that some filter accepts go to a pool, by [`CachingAllocator::begin_allocate_to_pool`]. Scopes of tags do not count.
     #[must_use]
     pub fn has_routes(&self) -> bool {
         self.pool_state().is_ok_and(|state| state.pools.routes().0.iter().any(|(id, _)| !id.is_tag_s_own()))

@@ -138,7 +138,7 @@ impl PrivatePools<'_> {
         drop(state);
         if waits {
             // What cannot be waited for stays. Again, for what another thread had taken out.
-            if self.end_all(|block| block.pool == id)? && self.wait_for_others(&mut None) {
+            if self.end_all(|block| block.pool == id)? && self.wait_for_others() {
                 self.end_all(|block| block.pool == id)?;
             }
         }

@@ -31,7 +31,7 @@ impl PrivatePools<'_> {
             return Ok(found);
         }
         self.shared.figures.change(|counts| counts.num_alloc_retries += 1);
-        if let Some(found) = climb(&mut Climber { pools: self, routed, wanted, until: None })? {
+        if let Some(found) = climb(&mut Climber { pools: self, routed, wanted })? {
             return Ok(found);
         }
         if routed.pool == MempoolId::NONE
@@ -79,7 +79,7 @@ impl PrivatePools<'_> {
     }
 
     /// Waits for all streams but those that capture, and for what others, which may have no memory, do with freed blocks.
-    pub(in crate::caching) fn wait_for_streams(self, until: &mut Option<Instant>) -> Result<()> {
+    pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         let of_slots = self.shared.slots.iter().map(|slot| slot.owner.wait());
         let of_blocks = self.shared.pending.points(|_| true).into_iter().map(|point| point.wait());
@@ -88,18 +88,13 @@ impl PrivatePools<'_> {
             unless_lost(outcome.map_err(Error::Core))?;
         }
         self.wait_for_uses();
-        if self.wait_for_others(until) {
-            // What those put back.
-            self.wait_for_uses();
-        }
         self.shared.poll();
         Ok(())
     }
 
-    /// Waits for blocks and segments that other threads have taken out to handle them; whether there were any. All waits with the same `until`
-    /// take a second at most.
-    pub(in crate::caching) fn wait_for_others(self, until: &mut Option<Instant>) -> bool {
-        let (until, mut looks) = (*until.get_or_insert_with(|| Instant::now() + Duration::from_secs(1)), 0);
+    /// Waits for blocks and segments that other threads have taken out to handle them, half a second at most; whether there were any.
+    pub(in crate::caching) fn wait_for_others(self) -> bool {
+        let (until, mut looks) = (Instant::now() + Duration::from_millis(500), 0);
         let are_segments_out = || lock(&self.private.state).pools.iter().any(|(_, pool)| pool.leaving > 0);
         wait_unless_awaited(|| {
             looks += 1;
@@ -107,6 +102,21 @@ impl PrivatePools<'_> {
             !is_out || Instant::now() >= until
         });
         looks > 1
+    }
+
+    /// What [`Climb::ask_others`] does for every request.
+    pub(in crate::caching) fn ask_others(self, round: u32, requested: usize) -> usize {
+        match round {
+            1 | 2 if self.wait_for_others() => usize::MAX,
+            // They may have been done right before this looked: that needs no wait.
+            1 => 3,
+            // It may have been others' of the device, which is asked anew what it has left.
+            3 if self.shared.callbacks.reclaim(requested) => {
+                let is_asked = self.shared.source.lock().map(|mut source| source.begin()).is_ok();
+                if is_asked { usize::MAX } else { 0 }
+            }
+            _ => 0,
+        }
     }
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
@@ -256,7 +266,6 @@ struct Climber<'s> {
     pools: PrivatePools<'s>,
     routed: Routed<'s>,
     wanted: SegmentRequest,
-    until: Option<Instant>,
 }
 
 impl Climb for Climber<'_> {
@@ -268,7 +277,7 @@ impl Climb for Climber<'_> {
     }
 
     fn wait(&mut self) -> Result<bool> {
-        self.pools.wait_for_streams(&mut self.until)?;
+        self.pools.wait_for_streams()?;
         self.pools.make_room(self.routed.pool, &self.wanted, true).map(|()| true)
     }
 
@@ -276,9 +285,8 @@ impl Climb for Climber<'_> {
         self.pools.look_or_extend(self.routed)
     }
 
-    fn ask_others(&mut self, last: bool) -> bool {
-        let Self { pools, routed, until, .. } = self;
-        if last { pools.shared.callbacks.reclaim(routed.requested) } else { pools.wait_for_others(until) }
+    fn ask_others(&mut self, round: u32) -> usize {
+        self.pools.ask_others(round, self.routed.requested)
     }
 }
 

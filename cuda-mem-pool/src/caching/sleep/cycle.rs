@@ -392,7 +392,8 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
                 unless_lost(shared.trim_to(shared.figures.reserved().saturating_sub(missing)))?;
             }
             _ => {
-                shared.pools().wait_for_streams(&mut None)?;
+                shared.pools().wait_for_streams()?;
+                shared.pools().wait_for_others();
                 shared.wait_for_lost_streams();
                 unless_lost(shared.trim_to(0))?;
             }

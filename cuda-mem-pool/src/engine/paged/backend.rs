@@ -86,9 +86,9 @@ pub trait Climb {
     /// Waits on the host for the same, and for free memory that the device still uses.
     fn wait(&mut self) -> Result<bool, Self::Error>;
 
-    /// Waits for what other threads have in hand, and at `last` asks the program to free what it can; whether that may have helped.
-    fn ask_others(&mut self, _last: bool) -> bool {
-        false
+    /// Rounds 1 and 2: waits for what other threads have in hand. Round 3: asks the program to free what it can. How many rungs may help then.
+    fn ask_others(&mut self, _round: u32) -> usize {
+        0
     }
 
     /// Looks for memory again. Errors are those that are no lack of memory.
@@ -99,10 +99,8 @@ pub trait Climb {
 pub fn climb<C: Climb>(request: &mut C) -> Result<Option<C::Found>, C::Error> {
     let rungs = [C::take_elsewhere, C::take_released_pools, C::take_pending, C::wait];
     for round in 0..4 {
-        if round > 0 && !request.ask_others(round == 3) {
-            continue;
-        }
-        for rung in rungs {
+        let helpful = if round == 0 { rungs.len() } else { request.ask_others(round) };
+        for rung in rungs.into_iter().take(helpful) {
             if rung(request)?
                 && let Some(found) = request.attempt()?
             {

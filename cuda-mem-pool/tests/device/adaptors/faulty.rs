@@ -9,9 +9,6 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{MemorySource, Stream};
 use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, RawResource, ResourceContext, Result};
 
-use crate::common::World;
-use crate::support::device;
-
 /// Device memory, unless it was told to refuse. Clones are handles to the same one.
 #[derive(Clone)]
 pub(crate) struct Faulty {
@@ -29,8 +26,7 @@ struct Inner {
 type Hook = Box<dyn FnOnce() + Send>;
 
 impl Faulty {
-    pub(crate) fn new(world: &World) -> Self {
-        let upstream = device(world);
+    pub(crate) fn new(upstream: DeviceMemoryResource) -> Self {
         let inner = Inner {
             upstream: upstream.raw(),
             allocations_to_refuse: AtomicUsize::new(0),

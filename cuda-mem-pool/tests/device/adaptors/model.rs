@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::faulty::Faulty;
 use crate::common::World;
+use crate::support::device;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -68,7 +69,7 @@ struct Program<'w> {
 
 impl<'w> Program<'w> {
     fn new(world: &'w World) -> Self {
-        let upstream = Faulty::new(world);
+        let upstream = Faulty::new(device(world));
         let resource = TrackingAdaptor::new(TrackingAdaptor::new(upstream.clone(), false), false);
         Self { world, upstream, resource, out: Vec::new(), changes: Vec::new() }
     }

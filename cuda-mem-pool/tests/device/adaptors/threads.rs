@@ -41,7 +41,7 @@ fn books_balance_when_memory_is_freed_in_another_thread() {
 #[test]
 fn memory_that_is_allocated_again_while_its_free_returns_stays_in_the_books() {
     let world = World::new();
-    let upstream = Faulty::new(&world);
+    let upstream = Faulty::new(device(&world));
     let stream = world.new_stream();
     let tracking = TrackingAdaptor::new(upstream.clone(), false);
     let resource = TrackingAdaptor::new(tracking.clone(), false);

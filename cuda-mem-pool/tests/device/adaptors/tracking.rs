@@ -72,7 +72,7 @@ fn one_over_another_sees_its_own() {
 #[test]
 fn a_free_with_another_size_frees_nothing() {
     let world = World::new();
-    let upstream = Faulty::new(&world);
+    let upstream = Faulty::new(device(&world));
     let resource = TrackingAdaptor::new(upstream.clone(), false);
     let address = resource.allocate_raw(1000, &world.stream).unwrap();
     let used = upstream.used();
@@ -109,7 +109,7 @@ fn a_free_of_something_else_frees_nothing_and_counts_nothing() {
 #[test]
 fn what_the_upstream_does_not_take_is_still_out() {
     let world = World::new();
-    let upstream = Faulty::new(&world);
+    let upstream = Faulty::new(device(&world));
     let resource = TrackingAdaptor::new(upstream.clone(), false);
     let block = resource.allocate(100, &world.stream).unwrap();
     upstream.refuse_frees(1);
