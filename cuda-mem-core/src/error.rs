@@ -90,7 +90,7 @@ pub enum Error {
     WrongSize { address: u64, given: usize, allocated: usize },
     /// Memory was to be unpinned that was not pinned by itself: its owner unregisters it.
     #[error(
-        "{:#x}..{:#x} was registered with an owner, which unregisters it; it was not pinned by pin_memory",
+        "{:#x}..{:#x} is no pin of pin_memory, or none any more; what is registered there is its owner's",
         range.start, range.end
     )]
     HeldByOwner { range: Range<usize> },

@@ -52,7 +52,7 @@ impl LibraryId {
     }
 }
 
-/// An environment variable that names a file to be loaded, or changes what a program does. None in a program that runs with raised
+/// An environment variable that names a file to be loaded, or changes what a program does. None if it is empty, and in a program with raised
 /// privileges (set-user-ID, file capabilities): its environment is that of somebody who has fewer.
 ///
 /// Asks [`getauxval(AT_SECURE)`](https://man7.org/linux/man-pages/man3/getauxval.3.html), as the loader does before it obeys `LD_PRELOAD`.
@@ -64,7 +64,7 @@ impl LibraryId {
 /// ```
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
-    unless(has_raised_privileges(), || std::env::var_os(name))
+    unless(has_raised_privileges(), || std::env::var_os(name)).filter(|value| !value.is_empty())
 }
 
 fn unless<T>(is_privileged: bool, read: impl FnOnce() -> Option<T>) -> Option<T> {

@@ -83,7 +83,7 @@ impl Table {
     }
 
     fn load() -> Result<Self, LoadError> {
-        let names: Vec<OsString> = match variable("CUDA_MEM_DRIVER").filter(|path| !path.is_empty()) {
+        let names: Vec<OsString> = match variable("CUDA_MEM_DRIVER") {
             Some(path) => vec![path],
             None => LIBRARY_NAMES.iter().map(OsString::from).collect(),
         };

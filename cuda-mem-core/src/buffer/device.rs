@@ -383,7 +383,7 @@ pub unsafe fn free(address: CUdeviceptr, stream: &Stream) -> Result<()> {
     };
     match freed {
         // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
-        Err(Error::Driver(error)) if error.is_capture() || stream.is_capturing()? => {
+        Err(Error::Driver(error)) if error.is_capture() || stream.is_capturing().unwrap_or(false) => {
             Err(Error::Capturing { call: CALL })
         }
         freed => freed,

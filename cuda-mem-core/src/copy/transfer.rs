@@ -200,7 +200,8 @@ impl<M: HostMemory> Future for Transfer<M> {
 fn wake_soon(waker: &Waker) -> bool {
     const PAUSE: Duration = Duration::from_micros(100);
     static TASKS: Mutex<Option<Vec<Waker>>> = Mutex::new(None);
-    let lock = || lock(&TASKS);
+    // Before the lock: it is the program's code.
+    let (waker, lock) = (waker.clone(), || lock(&TASKS));
     let mut tasks = lock();
     if tasks.is_none() {
         let wake = move || {
@@ -220,7 +221,7 @@ fn wake_soon(waker: &Waker) -> bool {
             return false;
         }
     }
-    tasks.get_or_insert_default().push(waker.clone());
+    tasks.get_or_insert_default().push(waker);
     true
 }
 

@@ -117,23 +117,22 @@ impl KnownStreams {
         lock(&self.capturing).values().any(|(_, of)| of == context)
     }
 
-    /// Whether one of a context captures that was lent, or the calling thread's default stream, or a guest did when it was last asked.
-    pub(super) fn captures_in(&self, context: &Context) -> bool {
-        let captures = |known: &Known| match try_lock(&known.here) {
-            Some(here) => here.is_some() && is_capturing(context.driver(), known.raw.raw()).unwrap_or(true),
-            // Somebody names it right now, and the driver may keep them waiting: it is asked another time.
-            None => true,
-        };
-        let Ok(_bound) = context.bind() else { return true };
-        // Nothing captures in a lost context, of which every question tells. A guest that captured there cannot be asked again.
-        let asked = is_capturing(context.driver(), CU_STREAM_LEGACY);
-        let is_lost = asked.is_err_and(|error| expect_lost(error).is_ok());
-        let streams = lock(&self.streams);
-        let mut lent = streams.values().filter(|entry| entry.is_lent && entry.context == *context);
-        !is_lost
-            && (self.guests_capture(context)
-                || lent.any(|entry| captures(&entry.known))
-                || is_capturing(context.driver(), CU_STREAM_PER_THREAD).unwrap_or(true))
+    /// Whether one of a context captures that was lent, or a blocking one, or the calling thread's default stream, or a guest did when it was
+    /// last asked.
+    pub(super) fn captures_in(&self, context: &Context) -> Result<bool> {
+        let _bound = context.bind()?;
+        match is_capturing(context.driver(), CU_STREAM_LEGACY) {
+            // Nothing captures in a lost context, of which every question tells. A guest that captured there cannot be asked again.
+            Err(error) => return expect_lost(error).map(|()| false),
+            Ok(captures) if captures || self.guests_capture(context) => return Ok(true),
+            Ok(_) => {}
+        }
+        for entry in lock(&self.streams).values().filter(|entry| entry.is_lent && entry.context == *context) {
+            if is_capturing(context.driver(), entry.known.raw.raw())? {
+                return Ok(true);
+            }
+        }
+        is_capturing(context.driver(), CU_STREAM_PER_THREAD)
     }
 
     /// Waits until the streams of a context have done what they were given by now.

@@ -230,11 +230,11 @@ impl Context {
     ///
     /// # Capture
     ///
-    /// [`Error::Capturing`] while a stream captures that was [lent](crate::Driver::registrations_left), or the calling thread's default stream,
-    /// or a [guest](Stream::guest) did when it was last asked. Captures on others end, whatever their mode and whichever thread's.
+    /// [`Error::Capturing`] while a stream captures that was [lent](crate::Driver::registrations_left) or is blocking, or the calling thread's
+    /// default stream, or a [guest](Stream::guest) did when it was last asked. Captures on others end, whatever their mode and whichever thread's.
     pub fn point(&self) -> Result<Event> {
         refuse_forked()?;
-        if self.driver().service::<WhenIdle>().streams.captures_in(self) {
+        if self.driver().service::<WhenIdle>().streams.captures_in(self)? {
             return Err(Error::Capturing { call: "Context::point" });
         }
         if self.driver().table().cuCtxRecordEvent().is_err() {

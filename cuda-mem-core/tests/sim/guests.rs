@@ -3,11 +3,13 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use cuda_mem_core::host::PinnedFlags;
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolBlock, PoolProperties};
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Driver, Error, PinnedBuffer, Stream, Uses};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, PinnedBuffer, Stream, Uses};
 use cuda_mem_sim::{Record, Sim};
 
 use crate::common::capture::{Capture, RELAXED};
@@ -28,6 +30,15 @@ fn guest(context: &Context, theirs: &Stream) -> Stream {
     unsafe { Stream::guest(context, theirs.as_raw()) }.unwrap()
 }
 
+fn never_destroyed(sim: &Sim, context: &Context, flags: u32) -> Stream {
+    let mut raw = ptr::null_mut();
+    // SAFETY: one handle to write; the context is current.
+    let made = context.with_current(|| unsafe { sim.table().cuStreamCreate().unwrap()(&mut raw, flags) });
+    assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
+    // SAFETY: it is never destroyed.
+    unsafe { Stream::guest(context, raw.cast()) }.unwrap()
+}
+
 fn visiting<R>(guest: &Stream, body: impl FnOnce() -> R) -> R {
     // SAFETY: whoever calls has the stream.
     unsafe { guest.id().visit(body) }
@@ -45,7 +56,7 @@ fn a_guest_is_named_by_those_who_visit_it_alone() {
         assert!(first.is_idle().unwrap() && is_refused(&second));
         visiting(&second, || assert!(second.is_idle().unwrap() && is_refused(&first)));
         assert!(first.is_idle().unwrap());
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| assert!(is_refused(&first)));
         });
     });
@@ -190,12 +201,9 @@ fn a_lost_context_has_no_guest_that_captures() {
 #[test]
 fn a_guest_that_goes_takes_along_no_capture_that_another_value_of_it_saw() {
     let (sim, context) = machine();
-    let mut raw = ptr::null_mut();
-    // SAFETY: one handle to write; the context is current.
-    let made = context.with_current(|| unsafe { sim.table().cuStreamCreate().unwrap()(&mut raw, 1) });
-    assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
+    let one = never_destroyed(&sim, &context, 1);
     // SAFETY: it is never destroyed.
-    let [one, other] = [(); 2].map(|()| unsafe { Stream::guest(&context, raw.cast()) }.unwrap());
+    let other = unsafe { Stream::guest(&context, one.as_raw()) }.unwrap();
     let capture = Capture::begin(&one, RELAXED);
     assert!(visiting(&one, || one.is_capturing()).unwrap());
     drop(other);
@@ -203,6 +211,59 @@ fn a_guest_that_goes_takes_along_no_capture_that_another_value_of_it_saw() {
     assert!(capture.end().is_ok());
     assert!(!visiting(&one, || one.is_capturing()).unwrap());
     context.point().unwrap();
+}
+
+/// Who waits for streams names each for a moment, which is no capture.
+#[test]
+fn a_point_is_there_beside_threads_that_wait_for_streams() {
+    let (_sim, context) = machine();
+    let stream = Stream::new(&context).unwrap();
+    let _lent = stream.as_raw();
+    let is_over = AtomicBool::new(false);
+    let refused = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                context.wait_for_streams().unwrap();
+            }
+        });
+        let refused = (0..2000).find_map(|_| context.point().err());
+        is_over.store(true, Ordering::SeqCst);
+        refused
+    });
+    assert!(refused.is_none(), "{refused:?}");
+}
+
+/// Nobody has asked it, but the legacy stream tells of it.
+#[test]
+fn a_point_leaves_a_blocking_streams_capture_alone() {
+    let (sim, context) = machine();
+    let stream = never_destroyed(&sim, &context, 0);
+    let capture = Capture::begin(&stream, RELAXED);
+    let refused = context.point();
+    assert!(matches!(refused, Err(Error::Capturing { .. })), "{refused:?}");
+    assert!(capture.end().is_ok());
+}
+
+#[test]
+fn what_fails_is_told_and_no_capture() {
+    let (sim, context) = machine();
+    let stream = Stream::new(&context).unwrap();
+    let _lent = stream.as_raw();
+    for nth in 1..=3 {
+        sim.fail_call("cuStreamIsCapturing", nth, CUresult::CUDA_ERROR_UNKNOWN);
+        assert_eq!(context.point().unwrap_err().code(), Some(CUresult::CUDA_ERROR_UNKNOWN), "{nth}");
+    }
+}
+
+/// Of a free it is the free that failed, not the question whether the stream captures.
+#[test]
+fn a_free_in_a_lost_context_is_told_as_a_free() {
+    let (_sim, context) = machine();
+    let (stream, failing) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let buffer = DeviceBuffer::<u8>::zeroed(&stream, 64).unwrap();
+    lose(&context, &failing);
+    let refused = buffer.close().unwrap_err().to_string();
+    assert!(refused.contains("cuMemFreeAsync"), "{refused}");
 }
 
 #[test]
