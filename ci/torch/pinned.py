@@ -105,8 +105,9 @@ def hits():
         return (time.perf_counter_ns() - began) / 3000
 
     for name, bytes in SIZES.items():
-        turns = [{arm: turn(arm, bytes) for arm in ARMS[:: 1 if at % 2 else -1]} for at in range(8)]
+        turns = [{arm: turn(arm, bytes) for arm in ARMS[:: 1 if at % 2 else -1]} for at in range(24)]
         found[name] = {arm: statistics.median(turn[arm] for turn in turns) for arm in ARMS}
+        found[name]["ratio"] = statistics.median(turn["cuda-mem"] / turn["native"] for turn in turns)
     return found
 
 
@@ -117,8 +118,7 @@ def hit_from_python():
     for name in SIZES:
         for arm in ARMS:
             STEPS.figure(f"a hit of {name}, {arm}, by process", sorted(round(run[name][arm]) for run in runs), "ns")
-        ratio = statistics.median(run[name]["cuda-mem"] / run[name]["native"] for run in runs)
-        STEPS.at_most(f"a hit of {name}, ours / native", ratio, "times", 1.0)
+        STEPS.at_most(f"a hit of {name}, ours / native", statistics.median(run[name]["ratio"] for run in runs), "times", 1.0)
 
 
 @STEPS.part

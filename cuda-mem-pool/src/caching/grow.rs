@@ -224,7 +224,7 @@ impl DeviceCache {
             }
         }
         if bytes == 0 || self.figures.reserved() > bytes {
-            count(self.pools().reclaim(MempoolId::NONE, false));
+            count(self.pools().reclaim(MempoolId::NONE, false, bytes));
         }
         refused.map_or(Ok(released), Err)
     }
@@ -335,7 +335,7 @@ impl Climb for Climber<'_> {
     }
 
     fn take_released_pools(&mut self) -> Result<bool> {
-        Ok(unless_lost(self.shared.pools().reclaim(MempoolId::NONE, false))?.is_none_or(|bytes| bytes > 0))
+        Ok(unless_lost(self.shared.pools().reclaim(MempoolId::NONE, false, 0))?.is_none_or(|bytes| bytes > 0))
     }
 
     fn take_pending(&mut self) -> Result<bool> {

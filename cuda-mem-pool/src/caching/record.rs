@@ -57,12 +57,10 @@ impl Record {
         self.emit(event, frames);
     }
 
-    /// Records an event of a private pool's segment, with the stack of its request where stacks of frees are not recorded.
-    pub(super) fn emit_segment(&self, event: Event, stack: Option<Frames>) {
+    /// Records that a private pool's segment goes, with the stack of its request where stacks of frees are not recorded.
+    pub(super) fn emit_segment_free(&self, event: Event, stack: Option<Frames>) {
         if self.history.is_listening() {
-            let is_free = event.action == Action::SegmentFree;
-            let frames = if is_free { self.history.frames(RecordContext::All) } else { None };
-            self.emit(event, frames.or(stack));
+            self.emit(event, self.history.frames(RecordContext::All).or(stack));
         }
     }
 

@@ -269,12 +269,14 @@ impl Shared {
                 return Ok(block);
             }
         }
-        let mut pinned = self.pin(arena, heap::segment_for(size, self.figures.held()), requested);
-        let needed = size.next_multiple_of(classes::PAGE);
-        // Nothing helps with what is larger than the limit.
-        let may_help = self.options.max_bytes.is_none_or(|most| needed <= most);
+        let (needed, held) = (size.next_multiple_of(classes::PAGE), self.figures.held());
+        let most = self.options.max_bytes.unwrap_or(usize::MAX);
+        // What is cached stays while the request fits beside it.
+        let left = most.saturating_sub(held) / classes::PAGE * classes::PAGE;
+        let mut pinned = self.pin(arena, heap::segment_for(size, held).min(left).max(needed), requested);
         for waits in [false, true] {
-            let is_full = may_help && matches!(pinned, Err(Error::OutOfMemory { .. }));
+            // Nothing helps with what is larger than the limit.
+            let is_full = needed <= most && matches!(pinned, Err(Error::OutOfMemory { .. }));
             // At the limit, what another thread had in hand may be free by now, with nothing left to wait for.
             let is_at_limit = matches!(pinned, Err(Error::OutOfMemory { source: None, .. }));
             if !is_full || (waits && !self.wait_for_uses() && !is_at_limit) {

@@ -200,6 +200,33 @@ fn memory_goes_back_down_to_a_size() {
     });
 }
 
+/// Segments go whole, and no more of them than must.
+#[test]
+fn segments_that_are_free_go_back_down_to_a_size_too() {
+    let trims: [fn(&CachingAllocator, usize, &Stream); 3] = [
+        |allocator, bytes, _| _ = allocator.trim_to(bytes).unwrap(),
+        |allocator, bytes, _| _ = allocator.set_limit(bytes).unwrap(),
+        |allocator, bytes, stream| {
+            allocator.set_limit(bytes + MIB).unwrap();
+            drop(allocator.allocate(MIB, stream).unwrap());
+        },
+    ];
+    for trim in trims {
+        on_a_large_one(|_, context| {
+            let stream = Stream::new(context).unwrap();
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let tag = allocator.tag("cache").unwrap().enter().unwrap();
+            drop([(); 10].map(|()| allocator.allocate(40 * MIB, &stream).unwrap()));
+            drop(tag);
+            stream.synchronize().unwrap();
+            assert_eq!(allocator.reserved_bytes(), 400 * MIB);
+            trim(&allocator, 399 * MIB, &stream);
+            let held = allocator.reserved_bytes();
+            assert!((360 * MIB..=362 * MIB).contains(&held), "{held}");
+        });
+    }
+}
+
 /// Ranges of addresses that lie side by side, the second with larger handles: what is free from the one into the other ends in the midst of
 /// a handle.
 #[test]

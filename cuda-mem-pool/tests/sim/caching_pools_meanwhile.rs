@@ -10,12 +10,16 @@ use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, PoolError};
 use cuda_mem_pool::snapshot::Action;
-use cuda_mem_pool::{Error, MemoryResource, MempoolId, PinnedCachingAllocator};
+use cuda_mem_pool::{
+    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource, MempoolId,
+    PinnedCachingAllocator,
+};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
+use crate::faulty::Faulty;
 use crate::interrupted::{LIMIT, interrupted, meanwhile, until};
 use crate::rig::{on, on_simulator};
 
@@ -119,6 +123,79 @@ fn what_a_tracker_gets_while_a_checkpoint_is_brought_back_waits_for_its_uses() {
         gate.open();
         user.synchronize().unwrap();
         free(&allocator, next);
+    });
+}
+
+/// A tracker takes so long that threads overtake each other. What of all it was told is no segment's, and what is there last.
+fn told_slowly(allocator: &CachingAllocator, body: impl FnOnce()) -> (usize, usize) {
+    let told = Arc::new(Mutex::new((Vec::<(u64, u64)>::new(), 0)));
+    let heard = Arc::clone(&told);
+    let tracker = allocator.history().attach(move |entry| {
+        let (segments, strays) = &mut *heard.lock().unwrap();
+        match entry.action {
+            Action::SegmentAlloc => segments.push((entry.address, entry.address + entry.size)),
+            Action::SegmentFree => segments.retain(|(start, _)| *start != entry.address),
+            Action::Alloc => {
+                *strays +=
+                    usize::from(!segments.iter().any(|(start, end)| (*start..*end).contains(&entry.address)));
+            }
+            _ => {}
+        }
+        thread::sleep(Duration::from_micros(40));
+    });
+    body();
+    allocator.history().detach(tracker);
+    let told = told.lock().unwrap();
+    (told.0.len(), told.1)
+}
+
+#[test]
+fn a_segment_is_told_before_all_blocks_in_it() {
+    on_simulator(|_, context| {
+        for _ in 0..40 {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (stream, id) = (Stream::new(context).unwrap(), MempoolId::for_user());
+            allocator.begin_allocate_to_pool(id, Filter::new(|_| true)).unwrap();
+            let (_, strays) = told_slowly(&allocator, || {
+                let fill = || drop([(); 12].map(|()| allocator.allocate(2 << 20, &stream).unwrap()));
+                thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(fill))));
+            });
+            assert_eq!(strays, 0);
+            allocator.end_allocate_to_pool(id).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_segment_that_goes_at_the_second_try_is_told_as_gone() {
+    on_simulator(|_, context| {
+        let below = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default()).unwrap();
+        let upstream = Faulty::new(below);
+        for _ in 0..40 {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (stream, id) = (Stream::new(context).unwrap(), MempoolId::for_user());
+            allocator.create_or_incref_pool(id, Some(upstream.raw())).unwrap();
+            let (left, _) = told_slowly(&allocator, || {
+                let blocks = [(); 4].map(|()| routed(&allocator, id, BYTES, &stream).unwrap());
+                blocks.into_iter().for_each(|block| free(&allocator, block));
+                while allocator.release_pool(id).is_ok() {}
+                stream.synchronize().unwrap();
+                let empty = || {
+                    for _ in 0..30 {
+                        upstream.refuse_frees(1);
+                        let _ = allocator.empty_cache();
+                    }
+                };
+                thread::scope(|scope| {
+                    for _ in 0..3 {
+                        scope.spawn(empty);
+                    }
+                });
+                upstream.refuse_frees(0);
+                let _ = allocator.empty_cache();
+            });
+            assert_eq!((left, allocator.reserved_bytes()), (0, 0));
+        }
     });
 }
 

@@ -45,6 +45,21 @@ fn a_request_at_the_limit_waits_for_streams_that_use_freed_blocks() {
     }
 }
 
+/// A small block has a segment of 2 MiB as a rule.
+#[test]
+fn what_is_cached_stays_while_a_request_fits_beside_it() {
+    on_simulator(|_, context| {
+        let allocator = allocator(context);
+        let used = allocator.allocate(2 * MIB).unwrap();
+        drop([(); 5].map(|()| allocator.allocate(MIB).unwrap()));
+        let small = allocator.allocate(1000).unwrap();
+        let figures = allocator.statistics();
+        assert_eq!((figures.num_host_alloc, figures.num_host_free), (7, 0), "{figures}");
+        assert_eq!(figures.allocated_bytes.current, 8 * MIB as u64, "all that was left");
+        drop((used, small));
+    });
+}
+
 /// The thread that asks may be the one to reach it.
 #[test]
 fn a_request_at_the_limit_does_not_wait_for_a_fence() {

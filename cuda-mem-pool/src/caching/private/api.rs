@@ -197,7 +197,7 @@ impl CachingAllocator {
             let went = self.empty_cache();
             let pools = self.shared().pools();
             pools.wait_for_uses();
-            return Ok(pools.reclaim(id, true)?.saturating_add(went?));
+            return Ok(pools.reclaim(id, true, 0)?.saturating_add(went?));
         }
         self.shared().poll();
         self.shared().pools().reclaim_pool(id)

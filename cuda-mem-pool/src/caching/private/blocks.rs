@@ -176,11 +176,12 @@ impl<'s> PrivatePools<'s> {
         if let Some(stack) = stack.clone() {
             state.segment_stacks.insert(address, stack);
         }
+        let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
+        // Under the lock: before what others get of its rest.
+        self.shared.record.note(Event { action, address, size, stream: handle, pool: id }, stack);
         drop(state);
         claim.keep();
         self.shared.figures.add_segment(id, block.kind, bytes as u64);
-        let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
-        self.shared.record.emit_segment(Event { action, address, size, stream: handle, pool: id }, stack);
         self.tell(Action::Alloc, id, address, requested, stream.id().as_raw());
         Ok(Some(Found::Block(address)))
     }

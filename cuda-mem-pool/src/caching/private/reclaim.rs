@@ -56,11 +56,12 @@ impl PrivatePools<'_> {
         let taken = if is_captured { Vec::new() } else { state.pools.take_available(pool, wanted) };
         drop(state);
         // What the driver refuses stays, and the request may do without.
-        unless_lost(self.give_back(taken, waits))?;
+        unless_lost(self.give_back(taken, waits, 0))?;
         // At first only what the request needs, and a little for the driver's own tables.
         let needed = if waits { usize::MAX } else { (wanted.bytes as usize).saturating_add(2 * SLAB) };
-        unless_lost(self.shared.trim_to(self.shared.figures.reserved().saturating_sub(needed)))?;
-        unless_lost(self.reclaim(MempoolId::NONE, waits)).map(drop)
+        let keep = self.shared.figures.reserved().saturating_sub(needed);
+        unless_lost(self.shared.trim_to(keep))?;
+        unless_lost(self.reclaim(MempoolId::NONE, waits, keep)).map(drop)
     }
 
     /// A free block, also of a stream that has ended, else one of a new segment. None if there is no memory for it.
@@ -133,7 +134,7 @@ impl PrivatePools<'_> {
             // What cannot be waited for waits on.
             let _ = self.end_all(|block| block.pool == id);
         }
-        self.reclaim(id, true)
+        self.reclaim(id, true, 0)
     }
 
     /// Gives back what released pools have and nothing uses, after a wait on the host for what may use it: whether any went.
@@ -142,27 +143,28 @@ impl PrivatePools<'_> {
             return false;
         }
         self.wait_for_uses();
-        !matches!(self.reclaim(MempoolId::NONE, true), Ok(0))
+        !matches!(self.reclaim(MempoolId::NONE, true, 0), Ok(0))
     }
 
-    /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all; how many bytes.
-    pub(in crate::caching) fn reclaim(self, id: MempoolId, waits: bool) -> Result<usize> {
+    /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all, until so many bytes are held; how many went.
+    pub(in crate::caching) fn reclaim(self, id: MempoolId, waits: bool, keep: usize) -> Result<usize> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
         let (taken, over) = lock(&self.private.state).pools.take_cached(id);
-        let released = self.give_back(taken, waits);
+        let released = self.give_back(taken, waits, keep);
         // Without a lock: the last handle to an upstream runs the program's code.
         drop(over);
         released
     }
 
-    /// Gives segments back. A segment that is used yet, or is not taken, is put back.
-    fn give_back(self, all: Vec<TakenSegment>, waits: bool) -> Result<usize> {
+    /// Gives segments back, until so many bytes are held. A segment that is used yet, or is not taken, is put back.
+    fn give_back(self, all: Vec<TakenSegment>, waits: bool, keep: usize) -> Result<usize> {
         if waits {
             self.shared.wait_for_lost_streams();
         }
         let (mut bytes, mut result, mut patience) = (0usize, Ok(()), REACHED);
         for taken in all {
-            let users = self.users(&taken, waits);
+            let is_over = self.shared.figures.reserved() > keep;
+            let users = if is_over { self.users(&taken, waits) } else { None };
             let outcome = if users.as_ref().is_some_and(|users| are_quiet(users, waits, patience)) {
                 self.release(&taken)
             } else {
@@ -187,13 +189,15 @@ impl PrivatePools<'_> {
         // Another segment may come to the address once this one has gone.
         let stack = lock(&self.private.state).segment_stacks.remove(&address);
         // Before the memory goes: trackers end what they registered of it.
-        self.shared.record.emit_segment(event(Action::SegmentFree), stack.clone());
+        self.shared.record.emit_segment_free(event(Action::SegmentFree), stack.clone());
         if let Err(refusal) = self.private.memory.release(address) {
             let mut state = lock(&self.private.state);
             let kept = state.pools.put_back(taken);
             state.segment_stacks.extend(stack.clone().map(|stack| (address, stack)));
+            // Under the lock, as it may go again.
+            self.shared.record.note(event(Action::SegmentAlloc), stack);
             drop(state);
-            self.shared.record.emit_segment(event(Action::SegmentAlloc), stack);
+            self.shared.record.emit_moves();
             return kept.map_err(Error::from).and(Err(refusal));
         }
         self.shared.figures.remove_segment(pool, kind, bytes);
