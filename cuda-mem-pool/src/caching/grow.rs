@@ -334,10 +334,6 @@ impl Climb for Climber<'_> {
         Ok(true)
     }
 
-    fn take_released_pools(&mut self) -> Result<bool> {
-        Ok(unless_lost(self.shared.pools().reclaim(MempoolId::NONE, false, 0))?.is_none_or(|bytes| bytes > 0))
-    }
-
     fn take_pending(&mut self) -> Result<bool> {
         let (shared, mut has_any) = (self.shared, false);
         for waiting in shared.pending.take(|waiting| waiting.points.is_some()) {

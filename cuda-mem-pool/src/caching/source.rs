@@ -43,7 +43,7 @@ impl SourceCell {
         if bytes > 0 && missing > 0 {
             return Ok(Err(missing));
         }
-        source.elsewhere = source.elsewhere.saturating_add(bytes);
+        source.claimed = source.claimed.saturating_add(bytes);
         Ok(Ok(Claim { cell: self, bytes }))
     }
 
@@ -64,14 +64,15 @@ pub(super) struct Claim<'s> {
 impl Claim<'_> {
     /// There is a segment of them now, or memory that cannot be given back.
     pub(super) fn keep(mut self) {
-        self.bytes = 0;
+        let (mut source, bytes) = (self.cell.lock_unchecked(), std::mem::take(&mut self.bytes));
+        source.claimed = source.claimed.saturating_sub(bytes);
+        source.elsewhere = source.elsewhere.saturating_add(bytes);
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.cell.unclaim(self.bytes);
-        }
+        let mut source = self.cell.lock_unchecked();
+        source.claimed = source.claimed.saturating_sub(self.bytes);
     }
 }

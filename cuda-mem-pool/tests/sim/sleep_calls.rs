@@ -18,7 +18,7 @@ use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
 use crate::caching_watchers::Bomb;
-use crate::common::capture::{Capture, RELAXED};
+use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL};
 use crate::common::child;
 use crate::common::gate::Gate;
 use crate::rig::{on, on_simulator};
@@ -627,5 +627,39 @@ fn a_request_that_fails_in_a_capture_leaves_its_tag_no_graphs() {
         assert!(matches!(refused, Err(Error::DeviceOutOfMemory(_))), "{refused:?}");
         drop((scope, capture.end().unwrap()));
         assert_eq!(allocator.empty_cache().unwrap(), 40 * MIB);
+    });
+}
+
+/// They begin after it was looked whether any stream captures.
+#[test]
+fn captures_that_begin_while_a_tag_is_put_to_sleep_go_on() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, slept) = (allocator.tag("weights").unwrap(), AtomicUsize::new(0));
+        let [own, captured] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 4 * MIB, &own);
+        drop(allocator.allocate(MIB, &captured).unwrap());
+        let (running, modes) = (Arc::new(()), [RELAXED, THREAD_LOCAL, GLOBAL]);
+        let seen = Arc::downgrade(&running);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while seen.strong_count() > 0 {
+                    // SAFETY: nothing uses the tag's memory.
+                    if unsafe { Tag::sleep(&[&tag], Backup::Discard) }.is_ok() {
+                        Tag::wake(&[&tag], Restore::Backup).unwrap();
+                        slept.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+            for mode in modes.into_iter().cycle().take_while(|_| slept.load(Ordering::SeqCst) < 100) {
+                let (capture, id) = (Capture::begin(&captured, mode), MempoolId::for_graph());
+                free(&allocator, routed(&allocator, id, 4 * MIB, &captured).unwrap());
+                drop(capture.end().unwrap());
+                allocator.release_pool(id).unwrap();
+                allocator.empty_cache().unwrap();
+            }
+            drop(running);
+        });
+        free(&allocator, block);
     });
 }

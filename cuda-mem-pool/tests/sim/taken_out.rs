@@ -144,6 +144,36 @@ fn the_program_is_asked_beside_threads_that_free_what_others_use() {
     });
 }
 
+/// What a pool's request sets aside before the driver refuses it is memory that is not there.
+#[test]
+fn a_large_request_that_fails_takes_nothing_from_small_ones() {
+    on(Sim::builder().memory(256 * MIB as u64), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [stream, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let kept = allocator.allocate(120 * MIB, &stream).unwrap();
+        let running = Arc::new(());
+        let seen = Arc::downgrade(&running);
+        thread::scope(|scope| {
+            let fail = || {
+                let id = MempoolId::for_user();
+                while seen.strong_count() > 0 {
+                    assert!(routed(&allocator, id, 150 * MIB, &other).is_err());
+                }
+            };
+            for _ in 0..3 {
+                scope.spawn(fail);
+            }
+            for _ in 0..500 {
+                let small = allocator.allocate(3 * MIB, &stream);
+                allocator.empty_cache().unwrap();
+                drop(small.unwrap());
+            }
+            drop(running);
+        });
+        drop(kept);
+    });
+}
+
 #[test]
 fn a_wake_waits_for_what_another_thread_is_giving_back() {
     on(Sim::builder().workers(2), |_, context| {

@@ -93,14 +93,16 @@ impl PrivatePools<'_> {
         Ok(())
     }
 
-    /// Waits for blocks and segments that other threads have taken out to handle them, half a second at most; whether there were any.
+    /// Waits for blocks and segments that other threads have taken out to handle them, and for what they claim, half a second at most; whether
+    /// there was any.
     pub(in crate::caching) fn wait_for_others(self) -> bool {
         let (until, mut looks) = (Instant::now() + Duration::from_millis(500), 0);
         let are_segments_out = || lock(&self.private.state).pools.iter().any(|(_, pool)| pool.leaving > 0);
+        let are_claims_out = || self.shared.source.lock_unchecked().claimed > 0;
         wait_unless_awaited(|| {
             looks += 1;
-            let is_out = self.shared.pending.is_out() || self.private.pending.is_out() || are_segments_out();
-            !is_out || Instant::now() >= until
+            let are_blocks_out = self.shared.pending.is_out() || self.private.pending.is_out();
+            !(are_blocks_out || are_segments_out() || are_claims_out()) || Instant::now() >= until
         });
         looks > 1
     }
@@ -110,7 +112,7 @@ impl PrivatePools<'_> {
         match round {
             1 | 2 if self.wait_for_others() => usize::MAX,
             // They may have been done right before this looked: that needs no wait.
-            1 => 3,
+            1 => 2,
             // It may have been others' of the device, which is asked anew what it has left.
             3 if self.shared.callbacks.reclaim(requested) => {
                 let is_asked = self.shared.source.lock().map(|mut source| source.begin()).is_ok();
@@ -264,8 +266,7 @@ impl PrivatePools<'_> {
     }
 }
 
-/// A request that climbs the ladder. It has two rungs less: released pools give their memory back together with what is free elsewhere, and
-/// memory that a stream is made to wait for is still in use, so it cannot go.
+/// A request that climbs the ladder. It has a rung less: memory that a stream is made to wait for is still in use, so it cannot go.
 struct Climber<'s> {
     pools: PrivatePools<'s>,
     routed: Routed<'s>,

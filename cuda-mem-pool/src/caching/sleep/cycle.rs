@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::copy::memset_async;
+use cuda_mem_core::host::{PinnedBuffer, PinnedFlags};
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::vmm::PhysicalMemory;
 use cuda_mem_core::{Context, Error as CoreError, Stream, catch_panic};
@@ -88,10 +89,10 @@ impl Tag {
         let peers = lock(&shared.tags.peers).clone();
         // What peers run may use the memory too.
         for context in iter::once(&shared.context).chain(peers.iter().map(|(peer, _)| peer)) {
-            // First for those that are known, of which none may capture: the other wait would end that. Once more, because the driver reports
-            // older errors of others in any call.
+            // Of those that are known none may capture. Once more, because the driver reports older errors of others in any call.
             context.wait_for_streams().or_else(|_| context.wait_for_streams())?;
-            context.synchronize()?;
+            // Its end waits for all that the device was given, and ends no capture, as a wait for the context would.
+            PinnedBuffer::<u8>::zeroed(context, 1, PinnedFlags::empty())?.close().map_err(CoreError::from)?;
         }
         shared.context.driver().reclaim();
         shared.poll();

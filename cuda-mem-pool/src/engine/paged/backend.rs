@@ -70,13 +70,8 @@ pub trait Climb {
     /// Why there is nothing.
     type Error;
 
-    /// Takes blocks whose other streams are done, frees that other threads left, and free handles that must go back to be of use.
+    /// Takes blocks whose other streams are done, frees that other threads left, and free handles and segments that must go back to be of use.
     fn take_elsewhere(&mut self) -> Result<bool, Self::Error>;
-
-    /// Takes memory of released private pools that nothing uses.
-    fn take_released_pools(&mut self) -> Result<bool, Self::Error> {
-        Ok(false)
-    }
 
     /// Takes freed blocks that other streams still use: their own streams wait for that on the device.
     fn take_pending(&mut self) -> Result<bool, Self::Error> {
@@ -97,7 +92,7 @@ pub trait Climb {
 
 /// Climbs until there is memory, the cheapest rung first, and again whenever others help. None at the end of the ladder.
 pub fn climb<C: Climb>(request: &mut C) -> Result<Option<C::Found>, C::Error> {
-    let rungs = [C::take_elsewhere, C::take_released_pools, C::take_pending, C::wait];
+    let rungs = [C::take_elsewhere, C::take_pending, C::wait];
     for round in 0..4 {
         let helpful = if round == 0 { rungs.len() } else { request.ask_others(round) };
         for rung in rungs.into_iter().take(helpful) {

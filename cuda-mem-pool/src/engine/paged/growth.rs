@@ -26,6 +26,8 @@ pub(crate) struct PageSource<B: Backend> {
     limit: usize,
     /// The bytes that private pools hold of the limit. Handles shrink only where half their size suits what is left: no size serves another's gaps.
     pub(crate) elsewhere: usize,
+    /// The bytes of the limit that are set aside for them, of which there may be no memory yet.
+    pub(crate) claimed: usize,
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B>>,
     /// Counts what is asked of the source: in one round no point is asked twice. With each heap, the round in which it asked last.
@@ -119,6 +121,7 @@ impl<B: Backend> PageSource<B> {
             policy,
             limit: usize::MAX,
             elsewhere: 0,
+            claimed: 0,
             total,
             timelines: BTreeMap::new(),
             round: 0,
@@ -130,7 +133,7 @@ impl<B: Backend> PageSource<B> {
 
     /// The most bytes that may be held here.
     pub(crate) const fn limit(&self) -> usize {
-        self.limit.saturating_sub(self.elsewhere)
+        self.limit.saturating_sub(self.elsewhere.saturating_add(self.claimed))
     }
 
     /// Sets the most that may be held, in bytes, here and elsewhere; what is held already stays. New handles suit the limit.
