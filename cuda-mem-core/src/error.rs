@@ -197,6 +197,9 @@ pub enum Error {
     /// The call was cancelled by a [`CancelToken`](crate::host::CancelToken).
     #[error("the call was cancelled")]
     Cancelled,
+    /// A transfer was to give its memory back a second time.
+    #[error("the transfer was polled to its end before, and has given its memory back")]
+    GivenBack,
     /// The system refused a call.
     #[error("{call} failed: {source}")]
     Io { call: &'static str, source: Arc<std::io::Error> },

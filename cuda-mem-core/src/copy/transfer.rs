@@ -96,28 +96,26 @@ impl<M: HostMemory> Transfer<M> {
     /// # Errors
     ///
     /// The memory comes back with the error, for no copy runs any more: [`Error::Driver`], also for work of the stream that
-    /// failed before. With [`Error::StillInUse`] it does not: the device may use it still, and it is leaked. [`Error::Cancelled`] if it was
-    /// polled to its end before.
+    /// failed before. With [`Error::StillInUse`] it does not: the device may use it still, and it is leaked. [`Error::GivenBack`] if it was
+    /// polled to its end before, also where it is polled once more.
     pub fn wait(mut self) -> Result<M, Refused<Option<M>>> {
-        // Polled to its end before, it has nothing to give back.
-        self.finish().unwrap_or_else(|| Err(Refused::new(Error::Cancelled, None)))
+        self.finish()
     }
 
-    /// Waits, and gives the memory back; none if that was done.
-    fn finish(&mut self) -> Option<Result<M, Refused<Option<M>>>> {
-        let memory = self.memory.take()?;
+    fn finish(&mut self) -> Result<M, Refused<Option<M>>> {
+        let memory = self.memory.take().ok_or_else(|| Refused::new(Error::GivenBack, None))?;
         let waited = self.copied.take().map_or(Quiet::Yes(Ok(())), |copied| copied.wait());
         let waited = match waited {
             Quiet::Yes(waited) => waited,
             // Leaked: the device may use it still.
-            Quiet::Unknown(error) => return Some(Err(Refused::new(error, None))),
+            Quiet::Unknown(error) => return Err(Refused::new(error, None)),
         };
         // SAFETY: initialised in `start`, and taken out once. No copy uses it any more.
         let memory = unsafe { memory.assume_init() };
-        Some(match waited {
+        match waited {
             Ok(()) => Ok(memory),
             Err(error) => Err(Refused::new(error, Some(memory))),
-        })
+        }
     }
 
     fn start(
@@ -148,7 +146,7 @@ impl<M: HostMemory> Transfer<M> {
                 error
             }
         };
-        Err(Refused::new(error, transfer.finish().and_then(Result::ok)))
+        Err(Refused::new(error, transfer.finish().ok()))
     }
 }
 
@@ -184,15 +182,8 @@ impl<M: HostMemory> Future for Transfer<M> {
     type Output = Result<M, Refused<Option<M>>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Self::Output> {
-        if !matches!(self.is_done(), Ok(false)) {
-            // Polled once more, it has nothing to say.
-            return self.finish().map_or(Poll::Pending, Poll::Ready);
-        }
-        if wake_soon(context.waker()) {
-            Poll::Pending
-        } else {
-            self.finish().map_or(Poll::Pending, Poll::Ready)
-        }
+        let is_running = matches!(self.is_done(), Ok(false));
+        if is_running && wake_soon(context.waker()) { Poll::Pending } else { Poll::Ready(self.finish()) }
     }
 }
 

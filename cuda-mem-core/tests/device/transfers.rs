@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use cuda_mem_core::host::{HostMemory, PinnedFlags, RegisterFlags, Registered};
-use cuda_mem_core::{DeviceBuffer, Error, PinnedBuffer, Transfer};
+use cuda_mem_core::{DeviceBuffer, Error, PinnedBuffer, Refused, Transfer};
 
 use crate::common::gate::Gate;
 use crate::common::outcome::record;
@@ -167,8 +167,9 @@ fn a_transfer_is_a_future_that_ends_with_the_copy() {
     let mut ended = Transfer::download(&world.stream, &device.whole(), pinned(&world)).unwrap();
     let found = block_on(&mut ended).unwrap();
     assert!(found.as_slice().unwrap() == pattern(LEN, 1));
-    assert_eq!(poll(&mut ended), Poll::Pending, "it has nothing more to say");
-    assert!(matches!(ended.wait(), Err(refused) if refused.owner.is_none()));
+    assert_eq!(poll(&mut ended), Poll::Ready(false), "whoever polls it again does not wait for ever");
+    let refused = ended.wait().unwrap_err();
+    assert!(matches!(refused, Refused { error: Error::GivenBack, owner: None, .. }), "{refused}");
 }
 
 #[test]
