@@ -279,7 +279,7 @@ impl CachingAllocator {
 
     /// Has `observer` be called for each request that fails for lack of memory, before the request returns.
     ///
-    /// Called as what [`CachingAllocator::attach_oom_reclaimer`] attaches.
+    /// Called as a reclaimer is, with the report.
     pub fn attach_oom_observer(
         &self,
         observer: impl Fn(&OutOfMemoryReport) + Send + Sync + 'static,

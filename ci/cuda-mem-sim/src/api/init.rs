@@ -71,13 +71,13 @@ pub(crate) fn cuGetProcAddress(
         let itself = entries::lookup::V2.get(door.slot).filter(|_| wanted == "cuGetProcAddress");
         itself.map(|&function| (function as *const c_void, 12000))
     };
-    let found = function
-        .and_then(|(listed, since)| Some((row(listed)?.address(door), since)))
-        .or_else(lookup_itself)
-        .filter(|_| !config.missing.contains(wanted));
+    let found =
+        function.and_then(|(listed, since)| Some((row(listed)?.address(door), since))).or_else(lookup_itself);
+    let is_missing = config.missing.contains(wanted);
     let (result, found) = match found {
         None => (CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, ptr::null()),
-        Some((_, since)) if version >= 0 && since > version => {
+        // Of one that is missing the library has the export all the same, which nobody looks for then.
+        Some((_, since)) if is_missing || (version >= 0 && since > version) => {
             (CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, ptr::null())
         }
         Some((found, _)) => (CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS, found),

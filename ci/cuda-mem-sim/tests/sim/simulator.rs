@@ -127,6 +127,12 @@ fn functions_can_be_missing_by_version_or_by_name() {
     let error = table.cuMemAllocAsync().unwrap_err();
     assert!(error.to_string().contains("has CUDA 12.2 but no cuMemAllocAsync"), "{error}");
     assert!(table.cuStreamGetId().is_ok());
+    // The library has the export, which a program looks for where the driver knows no such name.
+    let known = CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+    let (mut address, mut status) = (ptr::null_mut(), CUdriverProcAddressQueryResult(9));
+    // SAFETY: a terminated name, one address and one status to write.
+    let asked = unsafe { look_up(&sim)(c"cuMemAllocAsync".as_ptr(), &mut address, 12000, 0, &mut status) };
+    assert_eq!((asked, status, address.is_null()), (CUresult::CUDA_SUCCESS, known, true));
     let old = Sim::builder().driver(12010).build();
     let error = old.new_table().unwrap_err().to_string();
     assert!(error.contains("12.2 is needed, this driver has CUDA 12.1"), "{error}");
