@@ -110,6 +110,11 @@ impl FenceLine {
     ///
     /// [`Error::Poisoned`] if the line is.
     pub fn reserve(&self) -> Result<ReservedFence<'_>> {
+        self.reserve_above(0)
+    }
+
+    /// As [`FenceLine::reserve`], with a number above `least`: late fences of a word's last user complete none of its next user's.
+    pub fn reserve_above(&self, least: u64) -> Result<ReservedFence<'_>> {
         refuse_forked()?;
         let line = &self.line;
         let issued = line.memory.issued();
@@ -118,7 +123,7 @@ impl FenceLine {
         let seen = line.memory.word(Word::Generation).load(Ordering::SeqCst);
         let last = if seen > LAST { issued.generation } else { issued.generation.max(seen) };
         // 2^62 fences do not come to pass; they stay below the poison.
-        let generation = last.saturating_add(1).min(LAST);
+        let generation = last.max(least).saturating_add(1).min(LAST);
         Ok(ReservedFence { line, issued, last, generation, is_announced: false })
     }
 
@@ -259,8 +264,7 @@ impl Line {
     pub(super) fn reached(&self, generation: u64) -> Result<bool> {
         refuse_forked()?;
         let reached = self.memory.has_come_to(generation);
-        self.refuse_poisoned()?;
-        Ok(reached)
+        self.refuse_poisoned().map(|()| reached)
     }
 
     /// A stream was made to wait for a generation.

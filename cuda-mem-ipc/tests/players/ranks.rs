@@ -24,6 +24,7 @@ use crate::symmetric::native::announced::{ANNOUNCED, Announced, Came, LEFT_ALONE
 use crate::symmetric::native::directory::ENDED;
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
+use crate::symmetric::native::words::OwnWords;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
 use crate::symmetric::{CHANNELS, Exchange, SymmetricMemory, Why};
 use crate::transport::refuse;
@@ -124,6 +125,8 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
         Entry { words: u64::from(u32::MAX), ..right },
         Entry { words: MAX_NUMBER << 32, ..right },
         Entry { words: u64::MAX, ..right },
+        Entry { base: MOST_BASE + 1, ..right },
+        Entry { base: u64::MAX, ..right },
     ] {
         directory.publish(1, wrong).unwrap();
         let refused = pair.rendezvous(address);
@@ -224,7 +227,8 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
         let address = pair.alloc();
         let none = SharedMapping::create(64 << 10).unwrap();
         pair.announce(change(honest(&pair)), none.as_fd());
-        let entry = Entry { sequence: 0, size: SIZE as u64, segment: 0, offset: 1 << 20, pad: 0, words: 0 };
+        let entry =
+            Entry { sequence: 0, size: SIZE as u64, segment: 0, offset: 1 << 20, pad: 0, words: 0, base: 0 };
         pair.bad.inner.state.directory.publish(1, entry).unwrap();
         let refused = pair.rendezvous(address);
         assert!(refused.is_err(), "{index}: {refused:?}");
@@ -237,8 +241,8 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
 
 #[test]
 fn words_that_cannot_be_are_refused_and_break_the_group() {
-    // In a group of two, 33 words of 64 bytes an allocation.
-    let room = |bytes: u64| bytes / (33 * 64);
+    // In a group of two, 32 words of 64 bytes an allocation.
+    let room = |bytes: u64| bytes / (32 * 64);
     for (info, bytes, culprit) in [
         (PieceInfo { number: U64::new(1), room: U64::new(4) }, 64 << 10, 1),
         (PieceInfo { number: U64::new(0), room: U64::new(room(64 << 10) + 1) }, 64 << 10, 1),
@@ -270,7 +274,7 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         let descriptor = if culprit == 0 { file.as_fd() } else { words.as_fd() };
         pair.say(message::WORDS, info.as_bytes(), &[descriptor]);
         let (offset, size) = (segment.segment.data() as u64, SIZE as u64);
-        let entry = Entry { sequence: 0, size, segment: 0, offset, pad: 0, words: 0 };
+        let entry = Entry { sequence: 0, size, segment: 0, offset, pad: 0, words: 0, base: 0 };
         pair.bad.inner.state.directory.publish(1, entry).unwrap();
         let refused = pair.rendezvous(address);
         assert!(refused.is_err(), "{info:?}: {refused:?}");
@@ -633,28 +637,30 @@ fn a_lie_about_who_broke_the_group_is_no_news() {
     drop(Arc::clone(&memory));
 }
 
-/// Beyond the last signal there is no next one to wait for. Allocations go on where the words of the one before have come to.
+/// No count comes there. Whoever has the word next begins to count where its owner says.
 #[test]
-fn a_rank_whose_word_is_beyond_the_last_signal_is_named_by_whoever_has_the_word_next() {
+fn a_rank_whose_word_is_beyond_the_last_signal_is_named_by_whoever_waits_for_it() {
     const LAST: u64 = 1 << 62;
     // The words that rank 1 writes on channel 0, of barriers and of signals.
     for (word, is_barrier) in [(1, true), (2 * CHANNELS + 1, false)] {
-        for value in [LAST, LAST + 1, i64::MAX as u64, 1 << 63, u64::MAX] {
+        for value in [LAST + 1, i64::MAX as u64] {
             let pair = Pair::new();
             let alloc = |group: &Group| group.alloc_bytes(SIZE, group.device()).unwrap().address;
-            let (ours, theirs) = (alloc(&pair.good), alloc(&pair.bad));
             let words = |address: CUdeviceptr| {
                 let words = &pair.good.find(address).unwrap().words;
                 assert_eq!(Words::of_place(words.place()), (0, words.index as u64));
-                (words.place(), Arc::clone(&words.piece), words.index)
+                (words.place(), words.base)
             };
-            let (place, piece, index) = words(ours);
-            piece.mark_signalled(index).unwrap();
-            piece.word(index, word).unwrap().store(value, Ordering::SeqCst);
+            let (ours, theirs) = (alloc(&pair.good), alloc(&pair.bad));
+            let (place, base) = words(ours);
+            let piece = Arc::clone(&pair.good.find(ours).unwrap().words.piece);
+            let mapping = SharedMapping::open(piece.as_fd().try_clone_to_owned().unwrap()).unwrap();
+            // The first allocation has the first words.
+            mapping.word(word * 64).unwrap().store(value, Ordering::SeqCst);
             drop(pair.good.take(ours, |_| true).unwrap());
             drop(pair.bad.take(theirs, |_| true).unwrap());
             let (ours, _) = (alloc(&pair.good), alloc(&pair.bad));
-            assert_eq!(words(ours).0, place);
+            assert_eq!(words(ours), (place, base + (1 << 24)));
             let memory = pair.rendezvous(ours).unwrap();
             let stream = Stream::new(&pair.good.inner.context).unwrap();
             let refused = if is_barrier {
@@ -667,6 +673,21 @@ fn a_rank_whose_word_is_beyond_the_last_signal_is_named_by_whoever_has_the_word_
             assert_eq!(until_broken(&pair.bad), (1, Why::Unreachable), "{word}, {value:#x}");
         }
     }
+}
+
+#[test]
+fn words_whose_numbers_are_used_up_are_not_used_again() {
+    let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let own = Arc::<OwnWords>::default();
+    own.add(Piece::create(&context, 1, 2).unwrap());
+    let mut words = own.take().unwrap();
+    assert_eq!(words.base, 0);
+    words.base = MOST_BASE - (1 << 24);
+    drop(words);
+    let words = own.take().unwrap();
+    assert_eq!(words.base, MOST_BASE);
+    drop(words);
+    assert!(own.take().is_none());
 }
 
 /// One rank frees each segment again and comes to `meet`; the other one keeps more than may be announced, and waits until they are mapped.

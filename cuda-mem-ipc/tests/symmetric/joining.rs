@@ -41,7 +41,7 @@ fn ranks_that_never_join_are_named() {
 
 /// What a rank says of itself first.
 fn hello(rank: u64, ranks: u64, group: &str) -> Vec<u8> {
-    let numbers = [6, rank, ranks].map(u64::to_le_bytes).concat();
+    let numbers = [7, rank, ranks].map(u64::to_le_bytes).concat();
     [&numbers, group.as_bytes()].concat()
 }
 
@@ -79,7 +79,7 @@ fn who_is_found_at_the_place_of_a_rank_and_is_another_is_told_apart() {
         let mut older = hello(0, 2, "a");
         older[0] = 3;
         let error = join(HELLO, &older);
-        let versions = "the peer speaks versions (3, 3) of the protocol, this side (6, 6)";
+        let versions = "the peer speaks versions (3, 3) of the protocol, this side (7, 7)";
         assert!(error.to_string().ends_with(versions), "{error}");
         crew.finish();
     });

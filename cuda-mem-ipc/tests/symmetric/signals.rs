@@ -263,6 +263,49 @@ fn a_signal_that_memory_was_freed_before_is_not_its_successor_s() {
     });
 }
 
+/// Nobody waits for it. It is in a stream yet when both ranks have freed the memory, behind a barrier, and have new memory.
+#[test]
+fn a_signal_that_comes_when_its_memory_is_freed_is_not_its_successor_s() {
+    fn late(rank: &Rank) {
+        let other = 1 - rank.number();
+        let (between, before) = (rank.memory(100), rank.memory(100));
+        let [first, second] = [(); 2].map(|()| Stream::new(&rank.context).unwrap());
+        if rank.number() == 0 {
+            between.barrier(&first, 3, Some(LONG)).unwrap();
+            drop(before);
+            let next = rank.memory(100);
+            next.wait_signal(&second, other, 0, Some(LONG)).unwrap();
+            rank.meet(&*between);
+            first.synchronize().unwrap();
+            std::thread::sleep(SOON);
+            assert!(!second.is_idle().unwrap(), "the signal was for the memory before");
+            rank.meet(&*between);
+            second.synchronize().unwrap();
+            // It counts on from there.
+            next.wait_signal(&second, other, 0, Some(LONG)).unwrap();
+            std::thread::sleep(SOON);
+            assert!(!second.is_idle().unwrap(), "there was one signal");
+            rank.meet(&*between);
+            second.synchronize().unwrap();
+            next.check().unwrap();
+        } else {
+            let gate = Gate::before(&first);
+            before.put_signal(&first, other, 0).unwrap();
+            between.barrier(&first, 3, Some(LONG)).unwrap();
+            drop(before);
+            let next = rank.memory(100);
+            rank.meet(&*between);
+            gate.open();
+            rank.meet(&*between);
+            next.put_signal(&second, other, 0).unwrap();
+            rank.meet(&*between);
+            next.put_signal(&first, other, 0).unwrap();
+        }
+        rank.meet(&*between);
+    }
+    on_ranks!(2, |seat| late(&seat.join()));
+}
+
 #[test]
 fn more_allocations_than_a_piece_of_words_is_for_have_signals_of_their_own() {
     fn many(rank: &Rank) {

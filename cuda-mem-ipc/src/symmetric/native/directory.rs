@@ -10,7 +10,7 @@
 //! | behind the entries, 16 (r · ranks + s) | how many segments of rank s rank r has mapped |
 //! | 8 more | how many pieces of words |
 //!
-//! An entry is seven words: generation, sequence, size, segment, offset, pad, signal words. The generation is `s / 32768 + 1`, and is written last.
+//! An entry is eight words: generation, sequence, size, segment, offset, pad, signal words, and where these begin to count. The generation is `s / 32768 + 1`, and is written last.
 //! All numbers are those of other processes, and are taken for nothing but numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -43,6 +43,8 @@ pub(super) struct Entry {
     pub(super) pad: u64,
     /// Where the words of its signals are.
     pub(super) words: u64,
+    /// The number before the first signal's.
+    pub(super) base: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +117,9 @@ impl Directory {
 
     pub(super) fn publish(&self, rank: usize, entry: Entry) -> Result<()> {
         let (at, generation) = place(rank, entry.sequence);
-        let said = [entry.sequence, entry.size, entry.segment, entry.offset, entry.pad, entry.words];
-        let [head, words @ ..] = self.mapping.words::<7>(at)?;
+        let Entry { sequence, size, segment, offset, pad, words, base } = entry;
+        let said = [sequence, size, segment, offset, pad, words, base];
+        let [head, words @ ..] = self.mapping.words::<8>(at)?;
         // A reader finds neither the old nor the new entry meanwhile: if it has read a word of the new one, it sees this 0 behind its fence.
         head.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -129,7 +132,7 @@ impl Directory {
 
     pub(super) fn entry(&self, rank: usize, sequence: u64) -> Result<Found> {
         let (at, generation) = place(rank, sequence);
-        let [head, words @ ..] = self.mapping.words::<7>(at)?;
+        let [head, words @ ..] = self.mapping.words::<8>(at)?;
         let found = head.load(Ordering::Acquire);
         if found < generation {
             return Ok(Found::NotYet);
@@ -139,8 +142,8 @@ impl Directory {
         if found > generation || head.load(Ordering::Relaxed) != generation {
             return Ok(Found::Overtaken);
         }
-        let [sequence, size, segment, offset, pad, words] = words;
-        Ok(Found::There(Entry { sequence, size, segment, offset, pad, words }))
+        let [sequence, size, segment, offset, pad, words, base] = words;
+        Ok(Found::There(Entry { sequence, size, segment, offset, pad, words, base }))
     }
 }
 
@@ -169,7 +172,7 @@ mod tests {
     #[test]
     fn an_entry_is_there_until_it_is_overtaken() {
         let directory = Directory::create(2).unwrap();
-        let entry = Entry { sequence: 3, size: 4, segment: 5, offset: 6, pad: 7, words: 8 };
+        let entry = Entry { sequence: 3, size: 4, segment: 5, offset: 6, pad: 7, words: 8, base: 9 };
         assert_eq!(directory.entry(1, 3).unwrap(), Found::NotYet);
         directory.publish(1, entry).unwrap();
         assert_eq!(directory.entry(1, 3).unwrap(), Found::There(entry));

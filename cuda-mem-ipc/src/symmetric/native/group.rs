@@ -278,8 +278,7 @@ impl Inner {
         let len = len.ok_or(CoreError::TooLarge { count: size, size: 1 })?;
         let (_reports, mut segments) = lock_over_calls(&self.making);
         self.state.expect_awake()?;
-        let mut words = self.take_words()?;
-        words.go_on()?;
+        let words = self.take_words()?;
         let take = |own: &Arc<OwnSegment>| Some((Arc::clone(own), own.take(len)?));
         let mut found = segments.iter().find_map(take);
         if found.is_none() {

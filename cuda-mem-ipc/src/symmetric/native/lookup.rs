@@ -12,7 +12,7 @@ use super::directory::{Entry, Found, KEPT};
 use super::group::Inner;
 use super::segment::{Block, OwnSegment, Segment};
 use super::state::SLICE;
-use super::words::{Piece, Words};
+use super::words::{MOST_BASE, Piece, Words};
 use crate::symmetric::{Allocated, Error, Result};
 
 /// How long a rank that is about to allocate is waited for awake.
@@ -59,7 +59,8 @@ impl Inner {
             let most = (piece.room as u64).saturating_sub(1);
             let words = usize::try_from(index).ok().filter(|words| *words < piece.room);
             let words = words.ok_or_else(|| invalid(("the place of an allocation's words", index, most)))?;
-            remotes[rank] = Some(Remote { segment, offset, pad, piece, words, uses: Uses::new() });
+            let base = entry.base;
+            remotes[rank] = Some(Remote { segment, offset, pad, piece, words, base, uses: Uses::new() });
         }
         Ok(remotes)
     }
@@ -122,6 +123,8 @@ pub(super) struct Remote {
     pub(super) pad: usize,
     pub(super) piece: Arc<Piece>,
     pub(super) words: usize,
+    /// The number before the first signal's there.
+    pub(super) base: u64,
     pub(super) uses: Uses,
 }
 
@@ -144,6 +147,9 @@ pub(super) fn place(entry: &Entry, segment: &Segment) -> Result<(usize, usize), 
     let last = bytes.saturating_sub(entry.size);
     if entry.size > bytes || entry.offset < data || entry.offset > last {
         return Err(("the offset of an allocation", entry.offset, last));
+    }
+    if entry.base > MOST_BASE {
+        return Err(("the number that signals begin behind", entry.base, MOST_BASE));
     }
     // Both are below the segment's bytes, which are a `usize`.
     Ok((usize::try_from(entry.offset).unwrap_or(0), usize::try_from(entry.pad).unwrap_or(0)))
@@ -183,6 +189,7 @@ impl Allocation {
             offset: self.block.offset as u64,
             pad: self.block.pad as u64,
             words: self.words.place(),
+            base: self.words.base,
         }
     }
 }

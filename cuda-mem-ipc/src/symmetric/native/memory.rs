@@ -128,13 +128,11 @@ impl NativeMemory {
     /// And whether the signal counts: an error may come from behind the write of its word.
     fn put(&self, stream: &Stream, to: usize, operation: Operation, channel: usize) -> (bool, Result<()>) {
         let own = &self.view.allocation.words;
-        let (piece, words) =
-            self.view.remote(to).map_or((&own.piece, own.index), |remote| (&remote.piece, remote.words));
-        let line = piece
-            .mark_signalled(words)
-            .and_then(|()| piece.line(words, operation.word(channel, self.world_size(), self.rank())));
+        let theirs = self.view.remote(to).map(|remote| (&remote.piece, remote.words, remote.base));
+        let (piece, words, base) = theirs.unwrap_or((&own.piece, own.index, own.base));
+        let line = piece.line(words, operation.word(channel, self.world_size(), self.rank()));
         // The write of the word is ordered behind the stream's earlier work, which it makes visible.
-        let put = line.and_then(|line| Ok(line.reserve()?.record_counted(stream)));
+        let put = line.and_then(|line| Ok(line.reserve_above(base)?.record_counted(stream)));
         let (counts, put) = put.unwrap_or_else(|error| (false, Err(error)));
         (counts, put.map(drop).map_err(|error| self.explain(error, to)))
     }
@@ -150,7 +148,7 @@ impl NativeMemory {
     ) -> Result<()> {
         let state = &self.view.group.inner.state;
         let (words, word) = (&self.view.allocation.words, operation.word(channel, self.world_size(), from));
-        let last = waited.get(word).copied().unwrap_or(0);
+        let last = waited.get(word).copied().unwrap_or(words.base);
         let generation = last.saturating_add(1);
         let waiting = || {
             let line = words.piece.line(words.index, word)?;
@@ -171,14 +169,14 @@ impl NativeMemory {
         if !waiting().map_err(|error| self.explain(error, from))? {
             return Err(state.left(from));
         }
-        waited.resize(waited.len().max(word + 1), 0);
+        waited.resize(waited.len().max(word + 1), words.base);
         waited[word] = generation;
         Ok(())
     }
 
-    /// Poison stands for a rank that is at fault, unless it leaves, and so does a word that has no next number: so many signals do not come to pass.
+    /// Poison stands for a rank that is at fault, unless it leaves.
     fn explain(&self, error: CoreError, rank: usize) -> Error {
-        if !matches!(error, CoreError::Poisoned | CoreError::NotAccepted { .. }) {
+        if !matches!(error, CoreError::Poisoned) {
             return error.into();
         }
         let state = &self.view.group.inner.state;

@@ -21,7 +21,7 @@ pub(super) const BROKEN: u16 = HELLO + 3;
 pub(super) const SAID: u16 = HELLO + 4;
 pub(super) const WORDS: u16 = HELLO + 5;
 
-pub(super) const VERSION: u16 = 6;
+pub(super) const VERSION: u16 = 7;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
@@ -27,6 +27,14 @@ const PLACE: usize = 64;
 /// The most allocations that a piece has room for.
 pub(super) const MOST: usize = 1 << 16;
 
+/// How far behind the last signal that was waited for the next allocation begins to count. Signals that nobody waited for may come later,
+/// and have numbers in between.
+const AHEAD: u64 = 1 << 24;
+
+/// The last number that an allocation begins to count behind, far below the last that there is. Words that have come further are not used
+/// again.
+pub(super) const MOST_BASE: u64 = 1 << 61;
+
 #[derive(Debug)]
 pub(super) struct Piece {
     words: SharedWords,
@@ -34,43 +42,15 @@ pub(super) struct Piece {
     ranks: usize,
 }
 
-/// An allocation's words, and a mark behind them.
-fn stride(ranks: usize) -> usize {
-    Operation::words(ranks) + 1
-}
-
 impl Piece {
     pub(super) fn create(context: &Context, room: usize, ranks: usize) -> Result<Self> {
-        let count = room.checked_mul(stride(ranks));
-        let count = count.ok_or(CoreError::TooLarge { count: room, size: stride(ranks) })?;
+        let size = Operation::words(ranks);
+        let count = room.checked_mul(size).ok_or(CoreError::TooLarge { count: room, size })?;
         Ok(Self { words: SharedWords::create(context, count)?, room, ranks })
     }
 
     pub(super) fn line(&self, allocation: usize, word: usize) -> Result<FenceLine> {
-        self.words.line(allocation * stride(self.ranks) + word)
-    }
-
-    /// What each word of an allocation has come to; nothing if no rank has ever signalled by them.
-    fn counts(&self, allocation: usize) -> Result<Vec<u64>> {
-        if self.mark(allocation)?.load(Ordering::SeqCst) == 0 {
-            return Ok(Vec::new());
-        }
-        let count = |word| Ok(self.word(allocation, word)?.load(Ordering::SeqCst));
-        (0..Operation::words(self.ranks)).map(count).collect()
-    }
-
-    /// Says that an allocation's words are about to be signalled by: else the next one that has them takes them for zero, untouched.
-    pub(super) fn mark_signalled(&self, allocation: usize) -> Result<()> {
-        self.mark(allocation)?.store(1, Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn mark(&self, allocation: usize) -> Result<&AtomicU64> {
-        self.word(allocation, Operation::words(self.ranks))
-    }
-
-    pub(super) fn word(&self, allocation: usize, word: usize) -> Result<&AtomicU64> {
-        self.words.mapping().word((allocation * stride(self.ranks) + word) * PLACE)
+        self.words.line(allocation * Operation::words(self.ranks) + word)
     }
 }
 
@@ -104,7 +84,7 @@ impl Announced for Piece {
         let failed = |source| Error::Transport { rank, source };
         let mapping = memory_file::open(memory).map_err(failed)?;
         let there = bytes_there(&mapping).map_err(failed)?;
-        let (needed, bytes) = (room * stride(ranks) * PLACE, mapping.bytes());
+        let (needed, bytes) = (room * Operation::words(ranks) * PLACE, mapping.bytes());
         let most = needed.next_multiple_of(LARGEST_PAGE);
         // Before they are pinned: a rank may send a file that is larger than this machine's memory.
         if !(needed..=most).contains(&bytes) {
@@ -133,8 +113,8 @@ pub(super) struct OwnWords {
 #[derive(Debug, Default)]
 struct Inner {
     pieces: Vec<Arc<Piece>>,
-    /// Those that allocations had and gave back, and which signal of each of their words was waited for last.
-    free: BTreeMap<(usize, usize), Vec<u64>>,
+    /// Those that allocations had and gave back, and behind which number the next one begins to count.
+    free: BTreeMap<(usize, usize), u64>,
     /// Of the last piece, those that no allocation has had.
     fresh: Range<usize>,
 }
@@ -145,7 +125,9 @@ pub(super) struct Words {
     pub(super) piece: Arc<Piece>,
     number: usize,
     pub(super) index: usize,
-    /// The last signal that was waited for, by word; zero beyond its end.
+    /// The number before the first signal's. It is above all that were in use before.
+    pub(super) base: u64,
+    /// The last signal that was waited for, by word; the base beyond its end.
     pub(super) waited: Mutex<Vec<u64>>,
     of: Arc<OwnWords>,
 }
@@ -155,12 +137,12 @@ impl OwnWords {
     pub(super) fn take(self: &Arc<Self>) -> Option<Words> {
         let mut inner = lock(&self.inner);
         let last = inner.pieces.len().wrapping_sub(1);
-        let ((number, index), waited) = match inner.free.pop_first() {
+        let ((number, index), base) = match inner.free.pop_first() {
             Some(freed) => freed,
-            None => ((last, inner.fresh.next()?), Vec::new()),
+            None => ((last, inner.fresh.next()?), 0),
         };
         let piece = Arc::clone(inner.pieces.get(number)?);
-        Some(Words { piece, number, index, waited: Mutex::new(waited), of: Arc::clone(self) })
+        Some(Words { piece, number, index, base, waited: Mutex::default(), of: Arc::clone(self) })
     }
 
     pub(super) fn pieces(&self) -> u64 {
@@ -181,15 +163,6 @@ impl OwnWords {
 }
 
 impl Words {
-    /// Has an allocation go on where each word has come to, or will: streams may wait yet for signals of the one before.
-    pub(super) fn go_on(&mut self) -> Result<()> {
-        let counts = self.piece.counts(self.index)?;
-        let waited = self.waited.get_mut().unwrap_or_else(PoisonError::into_inner);
-        waited.resize(waited.len().max(counts.len()), 0);
-        waited.iter_mut().zip(counts).for_each(|(waited, count)| *waited = count.max(*waited));
-        Ok(())
-    }
-
     /// Where they are, as one number for the directory.
     pub(super) fn place(&self) -> u64 {
         (self.number as u64) << 32 | self.index as u64
@@ -204,8 +177,10 @@ impl Words {
 impl Drop for Words {
     fn drop(&mut self) {
         if !forked() {
-            let waited = std::mem::take(&mut *lock(&self.waited));
-            lock(&self.of.inner).free.insert((self.number, self.index), waited);
+            let next = lock(&self.waited).iter().fold(self.base, |last, waited| last.max(*waited)) + AHEAD;
+            if next <= MOST_BASE {
+                lock(&self.of.inner).free.insert((self.number, self.index), next);
+            }
         }
     }
 }
