@@ -1,13 +1,21 @@
 //! Peers that are killed, stop, or leave without a word.
 
 use std::process::{Command, Stdio};
+use std::thread;
 
+use cuda_mem_core::{Driver, Stream};
 use cuda_mem_ipc::Error;
+use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::{FIRST_KIND, MAX_PAYLOAD, Poller};
+use cuda_mem_sim::Sim;
+use rustix::net::SendFlags;
 use rustix::process::{Signal, WaitOptions, waitpid};
 
 use crate::child;
-use crate::other::{LIMIT, Other, SHORT, connected, expect_open, open_descriptors, wait_for_exit};
+use crate::other::{
+    LIMIT, Other, SHORT, connected, eventually, expect_open, open_descriptors, wait_for_exit,
+};
+use crate::own_sim::OwnSim;
 
 #[test]
 fn what_a_killed_peer_had_sent_arrives_and_then_its_end() {
@@ -49,7 +57,7 @@ fn a_peer_killed_while_it_is_waited_for_ends_the_wait() {
     }
     let (other, connection) = Other::start("death::a_peer_killed_while_it_is_waited_for_ends_the_wait");
     connection.recv(LIMIT).unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let waiting = scope.spawn(|| connection.recv(LIMIT));
         other.signal(Signal::KILL);
         assert!(waiting.join().unwrap().unwrap_err().is_gone());
@@ -116,4 +124,34 @@ fn a_stopped_peer_costs_a_deadline_and_no_memory() {
     connection.send(FIRST_KIND + 1, b"", &[], LIMIT).unwrap();
     assert_eq!(connection.recv(LIMIT).unwrap().payload, sent.to_le_bytes());
     other.finish();
+}
+
+/// The driver has every importing process free a block of a pool first, and this one lives. Nobody hears of its free any more.
+#[test]
+fn a_block_of_a_pool_is_freed_behind_the_process_whose_connection_broke() {
+    const NAME: &str = "death::a_block_of_a_pool_is_freed_behind_the_process_whose_connection_broke";
+    let sim = OwnSim::of(Sim::builder());
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    if let Some(connection) = connected() {
+        let importer = Importer::new(&context, connection, LIMIT).unwrap();
+        let _imported = importer.recv(LIMIT).unwrap();
+        // The connection's socket, which ends over it.
+        rustix::net::send(std::io::stdin(), b"nonsense", SendFlags::empty()).unwrap();
+        thread::sleep(10 * LIMIT);
+    }
+    let (other, connection) = Other::start(NAME);
+    let exporter = Exporter::new(&context, connection, LIMIT).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let options = SharedPoolOptions { kind: MemoryKind::DevicePool, segment_bytes: 2 << 20 };
+    let pool = SharedPool::new(&context, &options).unwrap();
+    exporter.hand_over(&pool.allocate(1000, &stream).unwrap(), &stream, LIMIT).unwrap();
+    eventually("its lease is over", || exporter.leases() == 0);
+    assert!(exporter.peer().is_alive().unwrap());
+    sim.record(true);
+    let is_freed = || sim.log().names().contains(&"cuMemFreeAsync");
+    drop((pool, exporter));
+    thread::sleep(4 * SHORT);
+    assert!(!is_freed(), "the other process has it imported");
+    other.signal(Signal::KILL);
+    eventually("it is freed", is_freed);
 }

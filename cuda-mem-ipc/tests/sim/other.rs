@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cuda_mem_ipc::transport::{Connection, Peer, PeerPolicy, Pending, Poller, pair};
 use rustix::process::{Pid, Signal};
@@ -84,6 +84,15 @@ impl Drop for Other {
     }
 }
 
+/// Waits until something is so. Fails only when it has not been for far longer than it needs.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LIMIT, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// How many descriptors this process has open.
 pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -92,7 +101,7 @@ pub(crate) fn open_descriptors() -> usize {
 /// What peers sent is closed in the background. Too many may be open to look at them.
 pub(crate) fn expect_open(count: usize) {
     let found = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while found() != count && start.elapsed() < LIMIT {
         thread::yield_now();
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::ExportLink;
-use crate::background::{DROPS, drop_in_background};
+use crate::background::{self, DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::shared::buffer::Holder;
@@ -175,7 +175,14 @@ impl Watched for ExportLink {
             leases.are_over = true;
             std::mem::take(&mut leases.open)
         };
-        drop_in_background(std::mem::take(&mut *lock(&self.slabs)));
+        let (slabs, peer) = (std::mem::take(&mut *lock(&self.slabs)), Arc::clone(self.connection.peer()));
+        if !slabs.is_empty() {
+            // A process that lives may have them imported, and nobody hears of its free any more.
+            background::until(move || {
+                let _kept = &slabs;
+                matches!(peer.is_alive(), Ok(false))
+            });
+        }
         self.let_go(held.into_values().collect());
     }
 }
