@@ -243,6 +243,49 @@ fn one_peer_does_not_use_up_the_descriptors() {
     });
 }
 
+/// At the usual limit: one descriptor waits, or those of a segment of as many handles as can be.
+#[test]
+fn what_comes_behind_a_segment_of_which_no_buffer_comes_is_heard() {
+    const NAME: &str = "strangers::what_comes_behind_a_segment_of_which_no_buffer_comes_is_heard";
+    if let Some(output) = child::again(NAME, &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(1024);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let context = context();
+    let uuid = context.device().uuid().unwrap();
+    let parts = Place::Parts { uuid, sizes: vec![1 << 21; 64] };
+    for (handles, place) in [(1, Place::Device(uuid)), (64, parts)] {
+        let (importing, exporting) = both_ends();
+        let memory = SharedMapping::create(SLOTS * 64).unwrap();
+        say(&exporting, Message::Offer, &[memory.as_fd()]).unwrap();
+        let ahead = cuda_mem_ipc::shared::AheadLimit::NONE;
+        let victim = Importer::with_ahead(&context, importing, ahead, LIMIT).unwrap();
+        let before = open_descriptors();
+        let expect_waiting = |count, what: &str| {
+            let start = Instant::now();
+            while open_descriptors() != before + count {
+                assert!(start.elapsed() < HELD_UP, "{what} of {handles}: {}", open_descriptors() - before);
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let tell = |segment| {
+            let said =
+                Segment { segment, generation: 4, bytes: (handles as u64) << 21, place: place.clone() };
+            say(&exporting, Message::Segment(said), &vec![memory.as_fd(); handles]).unwrap();
+            expect_waiting(handles, "it is kept");
+        };
+        tell(1);
+        say(&exporting, Message::Retire { segment: 1 }, &[]).unwrap();
+        expect_waiting(0, "it is retired");
+        tell(2);
+        drop(exporting);
+        let ended = victim.recv(HELD_UP);
+        assert!(ended.as_ref().is_err_and(Error::is_gone), "{handles}: {ended:?}");
+    }
+}
+
 /// Each of which has no more than one may have.
 #[test]
 fn many_peers_do_not_use_up_the_descriptors() {

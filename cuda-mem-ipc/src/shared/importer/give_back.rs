@@ -164,15 +164,13 @@ impl Watched for ImportLink {
         &self.connection
     }
 
-    /// Whether there is room for one more message, which may bring as many descriptors as a segment has. A peer and all together have limits,
-    /// beyond which messages stay in the socket. A peer of which nothing waits may always send one.
+    /// Whether one more message is read, which may bring as many descriptors as a segment has. A peer and all together have limits, and behind
+    /// the message that goes beyond one the others stay in the socket. A peer of which nothing waits may always send one.
     fn may_read(&self) -> bool {
-        let has_room = |waiting: &AtomicUsize, most: fn(Kind) -> u64| {
-            waiting.load(Ordering::SeqCst).saturating_add(wire::MOST_HANDLES) as u64
-                <= most(Kind::Descriptors)
-        };
-        self.waiting.load(Ordering::SeqCst) == 0
-            || (has_room(&self.waiting, Kind::most_of_a_peer) && has_room(&WAITING, Kind::most))
+        let kind = Kind::Descriptors;
+        let is_within = |waiting: &AtomicUsize, most: u64| waiting.load(Ordering::SeqCst) as u64 <= most;
+        is_within(&self.waiting, 0)
+            || (is_within(&self.waiting, kind.most_of_a_peer()) && is_within(&WAITING, kind.most()))
     }
 
     fn service(self: Arc<Self>, urgent: &mut Vec<Urgent>) -> Result<()> {
@@ -198,8 +196,8 @@ impl Watched for ImportLink {
         let slabs = self.slabs.load(Ordering::SeqCst);
         let is_more = || slabs > lock(&self.segments).values().filter(|known| known.is_in_a_pool()).count();
         // Nobody says when there is room again that others have taken.
-        let all = WAITING.load(Ordering::SeqCst).saturating_add(wire::MOST_HANDLES) as u64;
-        let is_crowded = self.waiting.load(Ordering::SeqCst) > 0 && all > Kind::Descriptors.most();
+        let is_crowded = self.waiting.load(Ordering::SeqCst) > 0
+            && WAITING.load(Ordering::SeqCst) as u64 > Kind::Descriptors.most();
         let has_work = self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go();
         has_work || is_crowded || (slabs > 0 && is_more())
     }
