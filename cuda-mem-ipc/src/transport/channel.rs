@@ -263,7 +263,7 @@ impl Drop for Socket {
         }
         self.end();
         if self.may_carry.load(Ordering::SeqCst) {
-            // The last copy closes it: that one's, or this one when nothing is in it any more.
+            // The last copy closes it, which is that one: what is in it may take long to close.
             close_socket(Arc::clone(&self.descriptor));
         }
     }

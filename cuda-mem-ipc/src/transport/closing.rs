@@ -8,6 +8,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 use rustix::net::sockopt;
 
@@ -69,6 +70,10 @@ impl Drop for Descriptors {
 /// Closes a socket that may have messages in it, each with descriptors: the system would close those along with it.
 pub(super) fn close_socket(socket: Arc<OwnedFd>) {
     in_background(socket, |socket| {
+        // The owner's copy goes in a moment. Then this is the last, and closes whatever stays in the socket behind what reads as its end.
+        while Arc::strong_count(&socket) > 1 {
+            thread::yield_now();
+        }
         let mut buffer = [0; 1];
         while let Ok(received) = system::receive(socket.as_fd(), &mut buffer) {
             let is_over = received.bytes == 0 && received.descriptors.is_empty();
@@ -103,10 +108,19 @@ fn close(descriptor: OwnedFd) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::mem::MaybeUninit;
+    use std::os::fd::AsFd;
+    use std::sync::{Arc, mpsc};
+    use std::thread;
     use std::time::Duration;
 
-    use super::in_background;
+    use rustix::io::IoSlice;
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+        sendmsg, socketpair,
+    };
+
+    use super::{close_socket, in_background};
 
     /// A file system in user space can take as long as it wants.
     #[test]
@@ -118,5 +132,29 @@ mod tests {
         });
         go_on.send(()).unwrap();
         assert!(told.recv().unwrap(), "whoever closes goes on meanwhile");
+    }
+
+    /// An empty packet reads as the end. What a peer has sent behind it is closed with the last copy of the socket.
+    #[test]
+    fn the_owner_of_a_socket_does_not_close_what_is_left_in_it() {
+        let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let (here, there) = pair(SocketType::SEQPACKET);
+        sendmsg(&there, &[IoSlice::new(b"")], &mut SendAncillaryBuffer::default(), SendFlags::empty())
+            .unwrap();
+        // A socket says at its other end that its last copy was closed. Here as in a packet, by whoever closes the last of all.
+        let (inside, outside) = pair(SocketType::STREAM);
+        let descriptors = [inside.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&there, &[IoSlice::new(b"behind")], &mut control, SendFlags::empty()).unwrap();
+        drop((inside, there));
+        let socket = Arc::new(here);
+        close_socket(Arc::clone(&socket));
+        // The owner is slower than the thread that closes.
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(Arc::strong_count(&socket), 2, "the owner's copy is not the last");
+        drop(socket);
+        assert_eq!(rustix::io::read(&outside, &mut [0; 1]), Ok(0), "and it is closed");
     }
 }
