@@ -166,8 +166,8 @@ unsafe impl SymmetricBackend for NativeBackend {
     /// # Errors
     ///
     /// [`Error::GroupNeeded`], [`Error::UnknownGroup`], [`Error::WrongDevice`]; [`Error::Broken`]; [`Error::Core`] when a new
-    /// segment cannot be made; [`Error::Missing`] when a rank has not mapped one of the last 256 in time, which it does when it
-    /// allocates, and while it waits in a rendezvous or an exchange; [`Error::GroupFull`].
+    /// segment cannot be made; [`Error::Missing`] when a rank has not mapped one of the last 256 in time, which it does before
+    /// it makes a segment, and while it waits in a rendezvous or an exchange; [`Error::GroupFull`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
         refuse_forked()?;
