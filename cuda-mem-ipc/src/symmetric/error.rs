@@ -1,5 +1,6 @@
 //! Errors: which rank, what was asked for, what is accepted.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ pub enum Error {
     #[error("rank {rank} is over {kept} allocations ahead of allocation {sequence}: call rendezvous earlier")]
     Overtaken { rank: usize, sequence: u64, kept: usize },
     /// What a rank says of an allocation or a segment cannot be.
-    #[error("rank {rank} says that {what} is {value}; accepted are 0 to {most}")]
-    Invalid { rank: usize, what: &'static str, value: u64, most: u64 },
+    #[error("rank {rank} says that {what} is {value}; accepted are {} to {}", accepted.start(), accepted.end())]
+    Invalid { rank: usize, what: &'static str, value: u64, accepted: RangeInclusive<u64> },
     /// A rank's memory is on a device that this process does not see.
     #[error("the device {uuid:02x?} of rank {rank} is not visible here (CUDA_VISIBLE_DEVICES)")]
     DeviceNotVisible { rank: usize, uuid: [u8; 16] },
@@ -63,7 +64,7 @@ pub enum Error {
     OtherGroup { rank: usize, theirs: String, their_size: u64, ours: String, our_size: usize },
     /// A number of a rank, or of ranks, that cannot be.
     #[error("{what} is {value}; accepted are {} to {}", accepted.start(), accepted.end())]
-    NotAccepted { what: &'static str, value: usize, accepted: std::ops::RangeInclusive<usize> },
+    NotAccepted { what: &'static str, value: usize, accepted: RangeInclusive<usize> },
     /// Beyond the end of a buffer.
     #[error("bytes {start}..{end} of the buffer of rank {rank} were asked for; it has {bytes}")]
     BeyondBuffer { rank: usize, start: usize, end: usize, bytes: usize },
@@ -134,6 +135,18 @@ pub enum Error {
     /// No load or store of this rank's device reaches the memory.
     #[error("the memory of rank {rank} cannot be reached from this rank's device by an address")]
     NotReachable { rank: usize },
+}
+
+impl Error {
+    /// Refuses a number that a rank says and that cannot be.
+    pub(super) fn expect(
+        rank: usize,
+        what: &'static str,
+        value: u64,
+        accepted: RangeInclusive<u64>,
+    ) -> Result<()> {
+        if accepted.contains(&value) { Ok(()) } else { Err(Self::Invalid { rank, what, value, accepted }) }
+    }
 }
 
 /// What is wrong with a rank.

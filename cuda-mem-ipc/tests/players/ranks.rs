@@ -22,7 +22,7 @@ use super::*;
 use crate::primitive::lock;
 use crate::symmetric::native::announced::{ANNOUNCED, Announced, Came, LEFT_ALONE, MAX_NUMBER, Row};
 use crate::symmetric::native::directory::ENDED;
-use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
+use crate::symmetric::native::message::{self, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::words::OwnWords;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
@@ -103,6 +103,13 @@ fn until_broken(group: &Group) -> (usize, Why) {
     }
 }
 
+/// What it names as accepted is not what was refused.
+fn expect_refused_by_its_value<T>(refused: &Result<T>) {
+    if let Err(Error::Invalid { what, value, accepted, .. }) = refused {
+        assert!(!accepted.is_empty() && !accepted.contains(value), "{what} is {value}, of {accepted:?}");
+    }
+}
+
 #[test]
 fn entries_that_cannot_be_are_refused_and_name_the_rank() {
     let pair = Pair::new();
@@ -131,6 +138,7 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
         directory.publish(1, wrong).unwrap();
         let refused = pair.rendezvous(address);
         assert!(matches!(refused, Err(Error::Invalid { rank: 1, .. })), "{wrong:?}: {refused:?}");
+        expect_refused_by_its_value(&refused);
     }
     for size in [0, SIZE as u64 + 1, u64::MAX] {
         directory.publish(1, Entry { size, ..right }).unwrap();
@@ -232,6 +240,7 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
         pair.bad.inner.state.directory.publish(1, entry).unwrap();
         let refused = pair.rendezvous(address);
         assert!(refused.is_err(), "{index}: {refused:?}");
+        expect_refused_by_its_value(&refused);
         let (rank, _) = until_broken(&pair.good);
         assert_eq!(rank, culprit, "{index}: {refused:?}");
         let (rank, _) = until_broken(&pair.bad);
@@ -241,22 +250,16 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
 
 #[test]
 fn words_that_cannot_be_are_refused_and_break_the_group() {
-    // In a group of two, 32 words of 64 bytes an allocation.
-    let room = |bytes: u64| bytes / (32 * 64);
-    for (info, bytes, culprit) in [
-        (PieceInfo { number: U64::new(1), room: U64::new(4) }, 64 << 10, 1),
-        (PieceInfo { number: U64::new(0), room: U64::new(room(64 << 10) + 1) }, 64 << 10, 1),
-        (PieceInfo { number: U64::new(0), room: U64::new(u64::MAX) }, 64 << 10, 1),
-        // Other options than the group's.
-        (PieceInfo { number: U64::new(0), room: U64::new(3) }, 64 << 10, 1),
-        (PieceInfo { number: U64::new(0), room: U64::new(5) }, 64 << 10, 1),
+    for (number, bytes, culprit) in [
+        (1, 64 << 10, 1),
         // As it should be, but for the pages, which this process would make.
-        (PieceInfo { number: U64::new(0), room: U64::new(4) }, 64 << 10, 1),
-        // Larger than what is said of it, and than any: it would be pinned.
-        (PieceInfo { number: U64::new(0), room: U64::new(4) }, 128 << 10, 1),
-        (PieceInfo { number: U64::new(0), room: U64::new(room(1 << 30)) }, 1 << 30, 1),
+        (0, 64 << 10, 1),
+        // Too small for four allocations, and larger than any is: it would be pinned.
+        (0, 4 << 10, 1),
+        (0, 128 << 10, 1),
+        (0, 1 << 30, 1),
         // Whose memory is none.
-        (PieceInfo { number: U64::new(0), room: U64::new(4) }, 64 << 10, 0),
+        (0, 64 << 10, 0),
     ] {
         let pair = Pair::new();
         let address = pair.alloc();
@@ -272,14 +275,15 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         .unwrap();
         pair.announce(its, memory.as_fd());
         let descriptor = if culprit == 0 { file.as_fd() } else { words.as_fd() };
-        pair.say(message::WORDS, info.as_bytes(), &[descriptor]);
+        pair.say(message::WORDS, U64::new(number).as_bytes(), &[descriptor]);
         let (offset, size) = (segment.segment.data() as u64, SIZE as u64);
         let entry = Entry { sequence: 0, size, segment: 0, offset, pad: 0, words: 0, base: 0 };
         pair.bad.inner.state.directory.publish(1, entry).unwrap();
         let refused = pair.rendezvous(address);
-        assert!(refused.is_err(), "{info:?}: {refused:?}");
-        assert_eq!(until_broken(&pair.good).0, culprit, "{info:?}: {refused:?}");
-        assert_eq!(until_broken(&pair.bad).0, culprit, "{info:?}: the other hears of it");
+        assert!(refused.is_err(), "{number}, {bytes}: {refused:?}");
+        expect_refused_by_its_value(&refused);
+        assert_eq!(until_broken(&pair.good).0, culprit, "{number}, {bytes}: {refused:?}");
+        assert_eq!(until_broken(&pair.bad).0, culprit, "{number}, {bytes}: the other hears of it");
     }
 }
 
@@ -287,7 +291,7 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
 fn no_more_is_mapped_of_a_rank_than_it_can_name_and_no_more_words_than_it_can_need() {
     // Behind one allocation, of which four have words in a piece.
     let needed = (1 + KEPT as u64) / 4 + ANNOUNCED as u64;
-    for (number, accepted) in [(MAX_NUMBER, MAX_NUMBER), (needed + 1, needed)] {
+    for (number, most) in [(MAX_NUMBER, MAX_NUMBER - 1), (needed + 1, needed)] {
         let pair = Pair::new();
         let address = pair.alloc();
         pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
@@ -298,9 +302,11 @@ fn no_more_is_mapped_of_a_rank_than_it_can_name_and_no_more_words_than_it_can_ne
         let words = SharedMapping::create(64 << 10).unwrap();
         words.write(0, &vec![0; words.bytes()]).unwrap();
         let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
-        let next = (PieceInfo { number: U64::new(number), room: U64::new(4) }, words);
+        let next = (U64::new(number), words);
         match Row::map_next(&pair.good.inner, 1, &mut mapped, next) {
-            Err(Error::Invalid { rank: 1, value, most, .. }) => assert_eq!((value, most), (number, accepted)),
+            Err(Error::Invalid { rank: 1, value, accepted, .. }) => {
+                assert_eq!((value, accepted), (number, 0..=most));
+            }
             other => panic!("{number}: {other:?}"),
         }
         assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
@@ -435,12 +441,10 @@ fn messages_that_cannot_be_break_the_group() {
             let memory = SharedMapping::create(4096).unwrap();
             pair.say(message::BROKEN, &[], &[memory.as_fd()]);
         },
-        &|pair| {
-            pair.say(message::WORDS, PieceInfo { number: U64::new(0), room: U64::new(1) }.as_bytes(), &[])
-        },
+        &|pair| pair.say(message::WORDS, U64::new(0).as_bytes(), &[]),
         &|pair| {
             let words = SharedMapping::create(4096).unwrap();
-            let info = PieceInfo { number: U64::new(0), room: U64::new(1) };
+            let info = U64::new(0);
             for _ in 0..ANNOUNCED + 1 {
                 pair.say(message::WORDS, info.as_bytes(), &[words.as_fd()]);
             }

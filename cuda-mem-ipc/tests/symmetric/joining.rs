@@ -39,9 +39,35 @@ fn ranks_that_never_join_are_named() {
     });
 }
 
+#[test]
+fn ranks_with_room_for_other_numbers_of_allocations_are_told_so_when_they_join() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let (world, directory) = (World::new(), &crew.seat.directory);
+        let join = |rank, segment_allocations| {
+            let options = GroupOptions { timeout: 10 * SOON, segment_allocations, ..options() };
+            Group::join(&world.context, "uneven", rank, 2, directory, &options)
+        };
+        let [first, second] = thread::scope(|scope| {
+            [(0, 256), (1, 64)]
+                .map(|(rank, room)| scope.spawn(move || join(rank, room)))
+                .map(|rank| rank.join().unwrap().map(drop))
+        });
+        let is_named = matches!(
+            &second,
+            Err(Error::NotAccepted { what, value: 256, accepted })
+                if what.contains("allocations") && *accepted == (64..=64)
+        );
+        assert!(is_named, "{second:?}");
+        assert!(matches!(&first, Err(Error::Missing { ranks, .. }) if *ranks == [1]), "{first:?}");
+        crew.finish();
+    });
+}
+
 /// What a rank says of itself first.
 fn hello(rank: u64, ranks: u64, group: &str) -> Vec<u8> {
-    let numbers = [7, rank, ranks].map(u64::to_le_bytes).concat();
+    let allocations = options().segment_allocations as u64;
+    let numbers = [8, rank, ranks, allocations].map(u64::to_le_bytes).concat();
     [&numbers, group.as_bytes()].concat()
 }
 
@@ -79,7 +105,7 @@ fn who_is_found_at_the_place_of_a_rank_and_is_another_is_told_apart() {
         let mut older = hello(0, 2, "a");
         older[0] = 3;
         let error = join(HELLO, &older);
-        let versions = "the peer speaks versions (3, 3) of the protocol, this side (7, 7)";
+        let versions = "the peer speaks versions (3, 3) of the protocol, this side (8, 8)";
         assert!(error.to_string().ends_with(versions), "{error}");
         crew.finish();
     });

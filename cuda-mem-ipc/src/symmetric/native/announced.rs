@@ -79,8 +79,8 @@ impl<T: Announced> Row<T> {
     /// One by its number, mapped now if it was not yet.
     pub(super) fn get(&self, own: &Inner, rank: usize, number: u64, patience: &Patience) -> Result<Arc<T>> {
         let [_, what, call] = T::TEXTS;
-        let index = usize::try_from(number).ok().filter(|_| number < MAX_NUMBER);
-        let index = index.ok_or(Error::Invalid { rank, what, value: number, most: MAX_NUMBER })?;
+        Error::expect(rank, what, number, 0..=MAX_NUMBER - 1)?;
+        let index = usize::try_from(number).unwrap_or(usize::MAX);
         let (_reports, mut mapped) = lock_over_calls(&self.mapped);
         loop {
             if let Some(found) = mapped.get(index).filter(|found| found.is_awake()) {
@@ -107,12 +107,11 @@ impl<T: Announced> Row<T> {
 
     pub(super) fn map_next(own: &Inner, rank: usize, mapped: &mut Vec<Arc<T>>, came: Came<T>) -> Result<()> {
         let (number, next) = (T::number(&came.0), mapped.partition_point(|known| known.is_awake()));
-        if number != next as u64 || number >= MAX_NUMBER {
-            own.state.break_by(rank, Why::Unreachable);
-            return Err(Error::Invalid { rank, what: T::TEXTS[1], value: number, most: MAX_NUMBER });
-        }
+        let expect = |accepted| Error::expect(rank, T::TEXTS[1], number, accepted);
+        let is_next = expect(0..=MAX_NUMBER - 1).and_then(|()| expect(next as u64..=next as u64));
         // It cannot be asked for once more, and those behind it are of no use without it.
-        let opened = T::open(own, rank, came, mapped.get(next).cloned()).inspect_err(|error| {
+        let opened = is_next.and_then(|()| T::open(own, rank, came, mapped.get(next).cloned()));
+        let opened = opened.inspect_err(|error| {
             match error {
                 Error::Invalid { .. } => own.state.break_by(rank, Why::Unreachable),
                 _ => own.state.break_by(own.state.rank, Why::Failed),

@@ -13,12 +13,13 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Device, DeviceCopy, Error as CoreError, Stream, forked};
 
 use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
 
 use super::announced::ORDER;
 use super::directory::GONE;
 use super::lookup::Allocation;
 use super::memory::NativeMemory;
-use super::message::{self, PieceInfo};
+use super::message;
 use super::segment::{GRANULE, OwnSegment, Segment};
 use super::state::{SLICE, State};
 use super::watch;
@@ -309,8 +310,7 @@ impl Inner {
         let (number, room) = (self.words.pieces(), self.options.segment_allocations);
         self.make_room::<Piece>(number)?;
         let piece = Piece::create(&self.context, room, self.state.ranks())?;
-        let info = PieceInfo { number: number.into(), room: (room as u64).into() };
-        self.announce(message::WORDS, info.as_bytes(), piece.as_fd())?;
+        self.announce(message::WORDS, U64::new(number).as_bytes(), piece.as_fd())?;
         self.words.add(piece);
         self.words.take().ok_or(CoreError::OutOfRange { range: 0..1, len: 0 }.into())
     }

@@ -1,5 +1,6 @@
 //! How the ranks of a group come together.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -51,8 +52,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`], which names the ranks that did not come; [`Error::NotAccepted`] for numbers that cannot be,
-    /// [`Error::Join`] for a name or a directory that cannot be used; [`Error::Transport`], [`Error::OtherGroup`],
+    /// [`Error::Missing`], which names the ranks that did not come; [`Error::NotAccepted`] for numbers that cannot be
+    /// or that differ on the ranks, [`Error::Join`] for a name or a directory that cannot be used; [`Error::Transport`], [`Error::OtherGroup`],
     /// [`Error::RankTaken`] for processes that are found at a lower rank's place and are no ranks of this group; [`Error::Core`].
     /// A process that connects to this rank's socket and is no rank of this group gets an error, and is not waited for.
     pub fn join(
@@ -70,12 +71,12 @@ impl Group {
     }
 }
 
+fn check(what: &'static str, value: usize, accepted: RangeInclusive<usize>) -> Result<()> {
+    if accepted.contains(&value) { Ok(()) } else { Err(Error::NotAccepted { what, value, accepted }) }
+}
+
 impl<'j> Joining<'j> {
     fn new(name: &'j str, rank: usize, ranks: usize, options: &'j GroupOptions) -> Result<Self> {
-        let check = |what, value, accepted: std::ops::RangeInclusive<usize>| {
-            let is_accepted = accepted.contains(&value);
-            if is_accepted { Ok(()) } else { Err(Error::NotAccepted { what, value, accepted }) }
-        };
         check("the number of ranks", ranks, 1..=MAX_RANKS)?;
         check("the rank", rank, 0..=ranks - 1)?;
         check("the number of allocations of a segment", options.segment_allocations, 1..=words::MOST)?;
@@ -187,7 +188,9 @@ impl<'j> Joining<'j> {
         connection: &Connection,
         deadline: impl Into<Deadline>,
     ) -> Result<(), TransportError> {
-        let own = Hello { rank: self.rank as u64, ranks: self.ranks as u64, group: self.name.to_owned() };
+        let [rank, ranks, allocations] =
+            [self.rank, self.ranks, self.options.segment_allocations].map(|number| number as u64);
+        let own = Hello { rank, ranks, allocations, group: self.name.to_owned() };
         connection.send(message::HELLO, &own.encode(), &[], deadline)
     }
 
@@ -210,6 +213,9 @@ impl<'j> Joining<'j> {
                 our_size: self.ranks,
             });
         }
+        let (theirs, ours) = (usize::try_from(hello.allocations), self.options.segment_allocations);
+        let what = "the number of allocations of a segment on another rank";
+        check(what, theirs.unwrap_or(usize::MAX), ours..=ours)?;
         if expected.is_some_and(|expected| expected != told) {
             return Err(Error::RankTaken { rank: told, world_size: self.ranks });
         }

@@ -52,13 +52,12 @@ impl Inner {
         for (rank, peer) in self.state.others() {
             let entry = self.entry(rank, allocation, &patience)?;
             let segment = peer.segments.get(self, rank, entry.segment, &patience)?;
-            let invalid = |(what, value, most)| Error::Invalid { rank, what, value, most };
-            let (offset, pad) = place(&entry, &segment).map_err(invalid)?;
+            let (offset, pad) = place(rank, &entry, &segment)?;
             let (number, index) = Words::of_place(entry.words);
             let piece = peer.pieces.get(self, rank, number, &patience)?;
-            let most = (piece.room as u64).saturating_sub(1);
-            let words = usize::try_from(index).ok().filter(|words| *words < piece.room);
-            let words = words.ok_or_else(|| invalid(("the place of an allocation's words", index, most)))?;
+            Error::expect(rank, "the place of an allocation's words", index, 0..=piece.room as u64 - 1)?;
+            // Below the room, which is a `usize`.
+            let words = usize::try_from(index).unwrap_or(0);
             let base = entry.base;
             remotes[rank] = Some(Remote { segment, offset, pad, piece, words, base, uses: Uses::new() });
         }
@@ -74,8 +73,8 @@ impl Inner {
             let has_left = directory.has_left(rank);
             match directory.entry(rank, sequence)? {
                 Found::There(theirs) if theirs.sequence != sequence => {
-                    let what = "the number of an allocation";
-                    return Err(Error::Invalid { rank, what, value: theirs.sequence, most: sequence });
+                    let (what, accepted) = ("the number of an allocation", sequence..=sequence);
+                    return Err(Error::Invalid { rank, what, value: theirs.sequence, accepted });
                 }
                 Found::There(theirs) if theirs.size != ours => {
                     let theirs = theirs.size;
@@ -138,19 +137,14 @@ impl Drop for Remote {
 }
 
 /// What a rank publishes of a size is checked against this before an offset is believed.
-pub(super) fn place(entry: &Entry, segment: &Segment) -> Result<(usize, usize), (&'static str, u64, u64)> {
-    let bytes = segment.mapping.bytes() as u64;
-    let data = segment.data() as u64;
-    if entry.pad >= segment.pads as u64 {
-        return Err(("the number of a signal pad", entry.pad, (segment.pads as u64).saturating_sub(1)));
-    }
-    let last = bytes.saturating_sub(entry.size);
-    if entry.size > bytes || entry.offset < data || entry.offset > last {
-        return Err(("the offset of an allocation", entry.offset, last));
-    }
-    if entry.base > MOST_BASE {
-        return Err(("the number that signals begin behind", entry.base, MOST_BASE));
-    }
+pub(super) fn place(rank: usize, entry: &Entry, segment: &Segment) -> Result<(usize, usize)> {
+    // There are pads, and data behind them.
+    let [bytes, data, pads] =
+        [segment.mapping.bytes(), segment.data(), segment.pads].map(|number| number as u64);
+    Error::expect(rank, "the number of a signal pad", entry.pad, 0..=pads - 1)?;
+    Error::expect(rank, "the size of an allocation in its segment", entry.size, 0..=bytes - data)?;
+    Error::expect(rank, "the offset of an allocation", entry.offset, data..=bytes - entry.size)?;
+    Error::expect(rank, "the number that signals begin behind", entry.base, 0..=MOST_BASE)?;
     // Both are below the segment's bytes, which are a `usize`.
     Ok((usize::try_from(entry.offset).unwrap_or(0), usize::try_from(entry.pad).unwrap_or(0)))
 }

@@ -94,10 +94,9 @@ impl Announced for Segment {
     ) -> Result<Arc<Self>, Error> {
         let (context, pads) = (&own.context, own.options.segment_allocations);
         let (bytes, pad_bytes) = (info.bytes.get(), (pads * SIGNAL_PAD_BYTES) as u64);
-        let there = slept.as_ref().map_or(bytes, |slept| slept.mapping.bytes() as u64);
-        if bytes != there || bytes <= pad_bytes {
-            return Err(Error::Invalid { rank, what: "the size of a segment", value: bytes, most: there });
-        }
+        let there = slept.as_ref().map(|slept| slept.mapping.bytes() as u64);
+        let accepted = there.map_or(pad_bytes + 1..=u64::MAX, |there| there..=there);
+        Error::expect(rank, "the size of a segment", bytes, accepted)?;
         let segment = match slept {
             Some(slept) => slept,
             None => {

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
+use zerocopy::little_endian::U64;
 
 use super::announced::{ANNOUNCED, Announced, Came};
 use super::directory::KEPT;
 use super::group;
-use super::message::PieceInfo;
 use crate::LARGEST_PAGE;
 use crate::memory_file::{self, bytes_there};
 use crate::primitive::lock;
@@ -55,45 +55,35 @@ impl Piece {
 }
 
 impl Announced for Piece {
-    type Info = PieceInfo;
+    type Info = U64;
     const PLACE: usize = 8;
     const TEXTS: [&'static str; 3] =
         ["pieces of words for signals", "the number of words for signals", "announce words for signals"];
 
-    fn number(info: &PieceInfo) -> u64 {
-        info.number.get()
+    fn number(number: &U64) -> u64 {
+        number.get()
     }
 
     fn open(
         own: &group::Inner,
         rank: usize,
-        (info, memory): Came<Self>,
+        (number, memory): Came<Self>,
         _: Option<Arc<Self>>,
     ) -> Result<Arc<Self>, Error> {
-        let (ranks, room, number) = (own.state.ranks(), own.options.segment_allocations, info.number.get());
-        let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
-        // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
-        if info.room.get() != room as u64 {
-            return Err(invalid("the number of allocations that words are for", info.room.get(), room));
-        }
+        let (ranks, room) = (own.state.ranks(), own.options.segment_allocations);
         // A piece is made when allocations have all that were before. A rank is ahead by as many as are kept, and by what it has announced.
         let most = (own.made.load(Ordering::SeqCst) + KEPT as u64) / room as u64 + ANNOUNCED as u64;
-        if number > most {
-            return Err(Error::Invalid { rank, what: Self::TEXTS[1], value: number, most });
-        }
+        Error::expect(rank, Self::TEXTS[1], number.get(), 0..=most)?;
         let failed = |source| Error::Transport { rank, source };
         let mapping = memory_file::open(memory).map_err(failed)?;
         let there = bytes_there(&mapping).map_err(failed)?;
         let (needed, bytes) = (room * Operation::words(ranks) * PLACE, mapping.bytes());
-        let most = needed.next_multiple_of(LARGEST_PAGE);
-        // Before they are pinned: a rank may send a file that is larger than this machine's memory.
-        if !(needed..=most).contains(&bytes) {
-            return Err(invalid("the bytes of words", bytes as u64, most));
-        }
+        let accepted = needed as u64..=needed.next_multiple_of(LARGEST_PAGE) as u64;
+        // Before they are pinned: a rank cannot have more pinned here than it needs itself.
+        Error::expect(rank, "the bytes of words", bytes as u64, accepted)?;
         // And what is pinned is made: it has to be the rank's own.
-        if there < bytes {
-            return Err(invalid("the bytes of words that have no memory", (bytes - there) as u64, 0));
-        }
+        let missing = bytes.saturating_sub(there) as u64;
+        Error::expect(rank, "the bytes of words that have no memory", missing, 0..=0)?;
         Ok(Arc::new(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks }))
     }
 }
