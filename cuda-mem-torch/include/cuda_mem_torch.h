@@ -1762,7 +1762,7 @@ int cuda_mem_torch_enter_tag(int device,
 int cuda_mem_torch_leave_tag(int device, const char *tag);
 
 /*
- Gives a private pool without memory to the tag, as a whole. It is made, with one use, if there is none.
+ Gives a private pool without memory to the tag, as a whole. It is made if there is none, for its first user.
 
  # Safety
 

@@ -166,8 +166,10 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
   if (is_native_pool(device, id)) {
     return native_->releasePool(device, id);
   }
+  // One that was made for a tag has no use before its first.
+  const bool has_use = getPoolUseCount(device, id) > 0;
   if (check_unless_parents(cuda_mem_torch_release_pool(device, pool_id(id)), device)) {
-    pool_uses_.fetch_sub(1);
+    pool_uses_.fetch_sub(has_use ? 1 : 0);
     // The last use ends the route.
     if (getPoolUseCount(device, id) == 0) {
       native_.leave(device, id);

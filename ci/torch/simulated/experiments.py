@@ -595,6 +595,60 @@ def mistakes_with_tags_are_named():
     del asleep
 
 
+def pools_of_tags_go_with_their_graphs():
+    """A graph's pool that a tag was given by its handle is given back with the graph, as without a tag, also under torch_memory_saver's name;
+    and serves the tag again if it is given again."""
+    import cuda_mem_torch
+    from cuda_mem_torch import adapters
+
+    cuda_mem_torch.enable()
+    block(64)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free, saver = torch.cuda.mem_get_info()[0], adapters._MemorySaver()
+    own, theirs = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
+
+    def held():
+        torch.cuda.empty_cache()
+        return sum(segment["total_size"] for segment in torch.cuda.memory_snapshot() if segment["segment_pool_id"] != (0, 0)) // MIB
+
+    def of_a_tag(graph):
+        cuda_mem_torch.tag("graphs").add(own)
+        return torch.cuda.graph(graph, pool=own)
+
+    def of_the_saver(graph):
+        return saver.cuda_graph(graph, None, None, "global", "graphs", False)
+
+    def of_the_saver_by_a_handle(graph):
+        return saver.cuda_graph(graph, theirs, None, "global", "graphs", False)
+
+    for capture in (of_a_tag, of_the_saver, of_the_saver_by_a_handle):
+        for _ in range(3):
+            graphs, inside = [torch.cuda.CUDAGraph() for _ in range(2)], []
+            for graph in graphs:
+                with capture(graph):
+                    inside.append(block(100 * MIB))
+                graph.replay()
+            assert cuda_mem_torch.sleep("graphs", backup="discard").freed == 200 * MIB
+            cuda_mem_torch.wake("graphs", restore=False)
+            graphs.pop().reset()
+            inside.clear()
+            # A pool of two is the other one's still.
+            assert held() == (100 if capture is of_the_saver else 200), (capture, held())
+            graphs.pop().reset()
+            del graph
+            assert held() == 0, (capture, held())
+    # Nobody came for this one.
+    cuda_mem_torch.tag("graphs").add(own)
+    torch._C._cuda_releasePool(0, own)
+    pool = torch.cuda.MemPool()
+    cuda_mem_torch.tag("graphs").add(pool)
+    refused(cuda_mem_torch.CudaMemError, "pools", cuda_mem_torch.disable)
+    del pool
+    cuda_mem_torch.disable()
+    assert torch.cuda.mem_get_info()[0] == free
+
+
 def mistaken_devices_are_named():
     """What is no device is refused by its value, which PyTorch itself takes for the current one. Numbers of other libraries are numbers."""
     import cuda_mem_torch
@@ -1335,7 +1389,7 @@ def later_settings_are_accepted():
 PROGRAMS = [
     options_add_up, options_end_with_what_named_them, settings_tell_of_expandable_segments, the_environment_counts_at_the_first_use, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
-    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
+    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, pools_of_tags_go_with_their_graphs, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, a_forked_child_ends_as_natively, a_forked_child_leaves_scopes, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
     pinned_memory_is_recorded, what_ends_behind_disable_has_ended, storages_that_grow_behind_disable_are_native, operators_of_operators_are_looked_through, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
     segments_may_be_larger_than_all, later_settings_are_accepted,

@@ -318,7 +318,7 @@ fn a_graph_of_before_runs_over_its_memory_after() {
     // SAFETY: its memory is there again.
     unsafe { launchable.launch(&stream) };
     assert_eq!(values(&stream, second, 4 * count), BTreeSet::from([42, 0]));
-    let taken = tag.add_pool(id).unwrap_err();
+    let taken = allocator.tag("others").unwrap().add_pool(id).unwrap_err();
     assert!(matches!(taken, Error::Pool(_)), "{taken}");
     free(&allocator, second);
 }
@@ -395,8 +395,7 @@ fn owned_allocations_sleep_without_a_promise_if_they_are_all_that_their_tag_has(
         matches!(refused, Error::Sleep(SleepError::NotOwned { address }) if address == captured),
         "{refused}"
     );
-    // The tag's use and the route's.
-    (0..allocator.pool_use_count(id)).for_each(|_| allocator.release_pool(id).unwrap());
+    allocator.release_pool(id).unwrap();
     drop(Asleep::new(&allocator, buffers, Backup::Discard).unwrap().wake(Restore::Nothing).unwrap());
     let untagged = vec![allocator.allocate(100, stream).unwrap()];
     let (refused, _) = Asleep::new(&allocator, untagged, Backup::Discard).unwrap_err();

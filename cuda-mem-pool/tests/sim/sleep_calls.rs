@@ -227,7 +227,43 @@ fn a_pool_of_one_tag_is_no_more_that_of_another_one_that_had_its_name() {
         assert_eq!((before.pools().len(), now.pools().len()), (1, 2));
         asleep.wake(Restore::Backup).unwrap();
         allocator.end_allocate_to_pool(id).unwrap();
-        (0..2).for_each(|_| allocator.release_pool(id).unwrap());
+        allocator.release_pool(id).unwrap();
+    });
+}
+
+#[test]
+fn a_pool_that_a_tag_made_lasts_as_long_as_its_users() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let stream = Stream::new(context).unwrap();
+        let [tag, other] = ["graphs", "other"].map(|name| allocator.tag(name).unwrap());
+        let id = MempoolId::for_graph();
+        tag.add_pool(id).unwrap();
+        assert_eq!(allocator.pool_use_count(id), 0);
+        // Kept for its first user.
+        allocator.empty_cache().unwrap();
+        assert_eq!(tag.pools().len(), 2);
+        let first = routed(&allocator, id, 12 * MIB, &stream).unwrap();
+        tag.add_pool(id).unwrap();
+        let second = routed(&allocator, id, 12 * MIB, &stream).unwrap();
+        assert_eq!((tag.has(first), tag.has(second), allocator.pool_use_count(id)), (true, true, 2));
+        let taken = other.add_pool(id).unwrap_err();
+        assert!(matches!(taken, Error::Pool(PoolError::HasMemory { .. })), "{taken}");
+        [first, second].into_iter().for_each(|block| free(&allocator, block));
+        allocator.release_pool(id).unwrap();
+        assert_eq!(allocator.empty_cache().unwrap(), 0, "it has a user");
+        allocator.release_pool(id).unwrap();
+        assert!(allocator.release_pool(id).is_err());
+        assert_eq!((allocator.empty_cache().unwrap(), allocator.reserved_bytes()), (24 * MIB, 0));
+        assert_eq!(tag.pools().len(), 1);
+        // One that is in use already stays so.
+        let own = allocator.private_pool(None).unwrap();
+        tag.add_pool(own.id()).unwrap();
+        assert_eq!(allocator.pool_use_count(own.id()), 1);
+        // One that nobody came for is taken back.
+        assert_eq!(tag.pools().len(), 2);
+        let id = once_of(&allocator, &tag);
+        assert!(!tag.pools().contains(&id) && tag.pools().contains(&own.id()));
     });
 }
 
@@ -310,7 +346,7 @@ fn a_pool_that_is_given_to_its_tag_again_is_saved_once() {
         assert_eq!(slept.saved, 12 * MIB);
         Tag::wake(&[&tag], Restore::Backup).unwrap();
         free(&allocator, block);
-        (0..2).for_each(|_| allocator.release_pool(id).unwrap());
+        allocator.release_pool(id).unwrap();
     });
 }
 

@@ -189,7 +189,8 @@ class Tag:
         _library.check_end(_library.load().cuda_mem_torch_leave_tag(self.device, self._word))
 
     def add(self, pool: torch.cuda.MemPool | tuple[int, int]) -> None:
-        """Gives it a ``MemPool``, or a graph's pool by its handle, that has no memory yet: all of its memory is the tag's."""
+        """Gives it a ``MemPool``, or a graph's pool by its handle, that has no memory yet: all of its memory is the tag's. A handle's pool is
+        there until the last graph that uses it has gone, and can be given again then."""
         id = getattr(pool, "id", pool)
         if not (isinstance(id, tuple) and len(id) == 2):
             raise TypeError(f"the pool is {pool!r}; accepted: a MemPool, or the handle of a graph's pool, which is two numbers")

@@ -37,7 +37,8 @@ class _MemorySaver:
         self._is_xpu = False
         # By its name there, whether it has a backup, and the device.
         self._tags: dict[tuple[str, bool, int], _sleep.Tag] = {}
-        self._pools: set[tuple[int, int]] = set()
+        # The first tag of a pool that was passed, by the device and the pool's handle.
+        self._pools: dict[tuple[Any, ...], _sleep.Tag] = {}
         self._retains = os.environ.get("TMS_RETAIN_CPU_BACKUP", "").lower() in ("1", "true", "yes")
         self._binary_wrapper = types.SimpleNamespace(
             cdll=types.SimpleNamespace(
@@ -69,12 +70,13 @@ class _MemorySaver:
         self, cuda_graph: Any, pool: Any, stream: Any, capture_error_mode: str, tag: str, enable_cpu_backup: bool,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        torch = _torch.load()
-        pool = torch.cuda.graph_pool_handle() if pool is None else pool
-        id = tuple(getattr(pool, "id", pool))
-        if id not in self._pools:
-            self._tag(tag, enable_cpu_backup).add(pool)
-            self._pools.add(id)
+        torch, found = _torch.load(), self._tag(tag, enable_cpu_backup)
+        if pool is None:
+            pool = torch.cuda.graph_pool_handle()
+        else:
+            found = self._pools.setdefault((found.device, *getattr(pool, "id", pool)), found)
+        # Again, if the graphs that it had are gone, and it with them.
+        found.add(pool)
         with torch.cuda.graph(cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode):
             yield
 

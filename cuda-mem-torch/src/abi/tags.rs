@@ -89,7 +89,7 @@ pub unsafe extern "C" fn cuda_mem_torch_leave_tag(device: c_int, tag: *const c_c
     })
 }
 
-/// Gives a private pool without memory to the tag, as a whole. It is made, with one use, if there is none.
+/// Gives a private pool without memory to the tag, as a whole. It is made if there is none, for its first user.
 ///
 /// # Safety
 ///

@@ -86,10 +86,10 @@ impl CachingAllocator {
         Ok(made?)
     }
 
-    /// Counts the uses of the pool: 0 if there is none, or its last use has ended.
+    /// Counts the uses of the pool: 0 if there is none, or its last use has ended, or none has begun.
     #[must_use]
     pub fn pool_use_count(&self, id: MempoolId) -> u64 {
-        self.pool_state().map_or(0, |mut state| state.pools.in_use(id).map_or(0, |pool| pool.uses))
+        self.pool_state().ok().and_then(|mut state| state.pools.in_use(id).ok()?.uses).unwrap_or(0)
     }
 
     /// Has allocations that the filter accepts go to the pool, which is made if there is none and has one use more. Of several filters
@@ -211,10 +211,9 @@ impl CachingAllocator {
     /// [`Error::Options`]; `Forked` in [`Error::Core`].
     pub fn set_segment_options(&self, options: Options) -> Result<()> {
         options.check()?;
-        let shared = self.shared();
         let mut state = self.pool_state()?;
         state.pools.set_options(options);
-        shared.rounding.set(&options);
+        self.shared().rounding.set(&options);
         Ok(())
     }
 

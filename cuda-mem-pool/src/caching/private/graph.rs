@@ -132,15 +132,13 @@ impl PrivatePools<'_> {
         refuse_forked()?;
         // Points come first: they are what is waited for.
         self.poll();
-        let state = lock(&self.private.state);
-        let pool = state.pools.get(id).ok().filter(|pool| pool.uses > 0 && !state.pools.routes().has(id));
-        let waits = pool.is_some_and(|pool| pool.heap.expect_no_pending().is_err());
+        let mut state = lock(&self.private.state);
+        let has_pending = state.pools.in_use(id).is_ok_and(|pool| pool.heap.expect_no_pending().is_err());
+        let waits = has_pending && !state.pools.routes().has(id);
         drop(state);
-        if waits {
-            // What cannot be waited for stays. Again, for what another thread had taken out.
-            if self.end_all(|block| block.pool == id)? && self.wait_for_others() {
-                self.end_all(|block| block.pool == id)?;
-            }
+        // What cannot be waited for stays. Again, for what another thread had taken out.
+        if waits && self.end_all(|block| block.pool == id)? && self.wait_for_others() {
+            self.end_all(|block| block.pool == id)?;
         }
         Ok(())
     }

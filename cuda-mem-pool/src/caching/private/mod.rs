@@ -224,14 +224,16 @@ impl Private {
         (live, segments)
     }
 
-    /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory, a source or a tag.
+    /// Gives a pool, or a new one for whoever uses it first, the source of a tag. [`PoolError::HasMemory`] if it has other memory or another tag.
     pub(in crate::caching) fn give_source(&self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
         let mut state = lock(&self.state);
+        let is_given = state.of(&*source).contains(&id);
         if state.pools.get(id).is_err() {
             state.pools.create_or_incref(id, None)?;
+            state.pools.in_use(id)?.uses = id.is_tag_s_own().then_some(1);
         }
         let pool = state.pools.in_use(id)?;
-        if pool.source.is_some() || pool.leaving > 0 || !pool.heap.is_empty() {
+        if !is_given && (pool.source.is_some() || pool.leaving > 0 || !pool.heap.is_empty()) {
             return Err(PoolError::HasMemory { id }.into());
         }
         (pool.source, pool.heap.is_roomy) = (Some(source), true);

@@ -300,12 +300,13 @@ impl Tag {
         !forked() && self.shared.segment_of(address).is_some_and(|segment| segment.is_asleep())
     }
 
-    /// Gives a private pool to the tag, as a whole: a graph's, or one of PyTorch's `MemPool`s. It is made, with one use, if there is none:
-    /// [`CachingAllocator::release_pool`] ends that.
+    /// Gives a private pool to the tag, as a whole: a graph's, or one of PyTorch's `MemPool`s. It is made if there is none, for whoever uses it
+    /// first; until then [`CachingAllocator::release_pool`] takes it back. When its last use has ended it is the tag's no more. A program that
+    /// keeps it longer makes it before, by [`CachingAllocator::create_or_incref_pool`]. Given to its tag again, it stays as it is.
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`]: `HasMemory` if it has memory already, and others; [`SleepError::Asleep`]; [`SleepError::Busy`]; `Forked`.
+    /// [`Error::Pool`]: `HasMemory` if it has other memory or another tag, and others; [`SleepError::Asleep`]; [`SleepError::Busy`]; `Forked`.
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         refuse_tag_s(id)?;

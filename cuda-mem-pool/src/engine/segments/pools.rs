@@ -68,7 +68,8 @@ impl Routes {
 /// One private pool. `S` is where its segments come from if not from where the owner's own do.
 #[derive(Debug)]
 pub(crate) struct Pool<S> {
-    pub(crate) uses: u64,
+    /// None before the first one, which the pool is kept for unless it is released.
+    pub(crate) uses: Option<u64>,
     pub(crate) heap: SegmentHeap,
     pub(crate) source: Option<S>,
     /// Whether its free memory may serve others before they run out of memory.
@@ -84,7 +85,7 @@ pub(crate) struct Pool<S> {
 impl<S> Pool<S> {
     fn new(options: Options, source: Option<S>) -> Self {
         Self {
-            uses: 1,
+            uses: Some(1),
             heap: SegmentHeap::new(options),
             source,
             use_on_oom: false,
@@ -96,7 +97,7 @@ impl<S> Pool<S> {
 
     /// Whether its last use has ended, so that its memory can be given back.
     pub(crate) fn is_freeable(&self) -> bool {
-        self.uses == 0
+        self.uses == Some(0)
     }
 
     /// Whether its free memory serves others in need.
@@ -150,7 +151,7 @@ impl<S> PoolTable<S> {
         match self.pools.get_mut(&id) {
             Some(pool) if pool.is_freeable() => return Err(PoolError::Released { id }),
             Some(_) if source.is_some() => return Err(PoolError::SourceIsSet { id }),
-            Some(pool) => pool.uses = pool.uses.saturating_add(1),
+            Some(pool) => pool.uses = Some(pool.uses.unwrap_or(0).saturating_add(1)),
             None => {
                 self.pools.insert(id, Pool::new(self.options, source));
             }
@@ -168,7 +169,7 @@ impl<S> PoolTable<S> {
         let changes = self.serves_default() != serves;
         if changes {
             let pool = self.pools.entry(MempoolId::NONE).or_insert_with(|| Pool::new(self.options, None));
-            pool.uses = u64::from(serves);
+            pool.uses = Some(u64::from(serves));
         }
         changes
     }
@@ -205,7 +206,7 @@ impl<S> PoolTable<S> {
     /// [`PoolError::Unknown`], [`PoolError::Released`].
     pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<Option<Arc<Filter>>, PoolError> {
         let pool = self.in_use(id)?;
-        pool.uses -= 1;
+        pool.uses = Some(pool.uses.map_or(0, |uses| uses - 1));
         Ok(if pool.is_freeable() { self.end_allocate(id, None).ok() } else { None })
     }
 

@@ -39,11 +39,11 @@ fn uses_are_counted_and_the_last_one_makes_it_freeable() {
         pools.begin_allocate(ONE, Filter::new(|_| true)).unwrap_err(),
         PoolError::AlreadyRouted { id: ONE }
     );
-    assert_eq!(pools.get(ONE).unwrap().uses, 2);
+    assert_eq!(pools.get(ONE).unwrap().uses, Some(2));
     assert!(pools.release_pool(ONE).unwrap().is_none());
     assert!(pools.release_pool(ONE).unwrap().is_some(), "the last use ends what goes to it");
     assert_eq!(pools.end_allocate(ONE, None).unwrap_err(), PoolError::NotRouted { id: ONE });
-    assert_eq!(pools.get(ONE).unwrap().uses, 0);
+    assert_eq!(pools.get(ONE).unwrap().uses, Some(0));
     let released = PoolError::Released { id: ONE };
     assert_eq!(pools.release_pool(ONE).unwrap_err(), released);
     assert_eq!(pools.create_or_incref(ONE, None), Err(released));

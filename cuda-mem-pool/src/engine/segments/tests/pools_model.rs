@@ -179,7 +179,7 @@ impl Machine {
 
     fn check(&self) {
         let here: Vec<_> = self.pools.iter().map(|(id, pool)| (id.1, pool.uses)).collect();
-        let expected: Vec<_> = self.model.iter().map(|(&number, pool)| (number, pool.uses)).collect();
+        let expected: Vec<_> = self.model.iter().map(|(&number, pool)| (number, Some(pool.uses))).collect();
         assert_eq!(here, expected);
         assert_eq!(self.reserved(), self.segments.values().map(|&(.., bytes)| bytes).sum::<u64>());
         for (MempoolId(_, number), pool) in self.pools.iter() {
@@ -234,7 +234,7 @@ proptest! {
         let numbers: Vec<u64> = machine.model.keys().rev().copied().collect();
         for pool in numbers {
             machine.step(&Step::End(pool));
-            while machine.pools.get(id(pool)).is_ok_and(|pool| pool.uses > 0) {
+            while machine.pools.get(id(pool)).is_ok_and(|pool| !pool.is_freeable()) {
                 machine.step(&Step::Release(pool));
             }
         }
