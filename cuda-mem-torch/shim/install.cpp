@@ -86,17 +86,6 @@ void follow_settings() {
   };
 }
 
-/// The devices that were used: others have no memory and no captures.
-std::vector<DeviceIndex> used_devices(int devices) {
-  std::vector<DeviceIndex> used;
-  for (DeviceIndex device = 0; device < devices; ++device) {
-    if (c10::cuda::hasPrimaryContext(device)) {
-      used.push_back(device);
-    }
-  }
-  return used;
-}
-
 void refuse_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status{cudaStreamCaptureStatusNone};
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));

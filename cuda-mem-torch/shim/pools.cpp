@@ -135,6 +135,9 @@ void Allocator::beginAllocateToPool(
     std::function<bool(cudaStream_t)> filter) {
   const auto shared = std::make_shared<Filter>(std::move(filter));
   see_streams(device);
+  // A capture that begins here may go on to streams of other devices.
+  const auto used = used_devices(device_count());
+  std::for_each(used.begin(), used.end(), see_streams);
   if (is_native_pool(device, id)) {
     // Before, so that both know of it or none does.
     native_.enter(device, id, shared, true);

@@ -3,6 +3,7 @@
 
 #include <cuda_mem_torch.h>
 
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -13,6 +14,17 @@
 #include <vector>
 
 namespace cuda_mem {
+
+/// The devices that were used: others have no memory and no captures.
+inline std::vector<c10::DeviceIndex> used_devices(int devices) {
+  std::vector<c10::DeviceIndex> used;
+  for (c10::DeviceIndex device = 0; device < devices; ++device) {
+    if (c10::cuda::hasPrimaryContext(device)) {
+      used.push_back(device);
+    }
+  }
+  return used;
+}
 
 /// All streams that PyTorch hands out of a device: few, and for ever. They are handed out in turn, to other threads in between too.
 inline std::vector<cudaStream_t> own_streams(c10::DeviceIndex device) {

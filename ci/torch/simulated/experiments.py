@@ -649,6 +649,34 @@ def pools_of_tags_go_with_their_graphs():
     assert torch.cuda.mem_get_info()[0] == free
 
 
+def captures_go_over_devices():
+    """What a capture allocates on a stream of another device, which joined it by an event, is the graph's, as natively."""
+    import cuda_mem_torch
+
+    def captured():
+        graph, joined, ends = torch.cuda.CUDAGraph(), torch.cuda.Event(), torch.cuda.Event()
+        with torch.cuda.graph(graph):
+            near = block()
+            joined.record()
+            with torch.cuda.stream(torch.cuda.Stream(device=1)):
+                torch.cuda.current_stream().wait_event(joined)
+                there = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda:1")
+                ends.record()
+            torch.cuda.current_stream().wait_event(ends)
+        graph.replay()
+        torch.cuda.synchronize()
+        return near, there
+
+    torch.empty(1, device="cuda:1")
+    captured()
+    torch.cuda.empty_cache()
+    cuda_mem_torch.enable()
+    for _ in range(3):
+        captured()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated(1) == 0
+
+
 def mistaken_devices_are_named():
     """What is no device is refused by its value, which PyTorch itself takes for the current one. Numbers of other libraries are numbers."""
     import cuda_mem_torch
@@ -1389,7 +1417,7 @@ def later_settings_are_accepted():
 PROGRAMS = [
     options_add_up, options_end_with_what_named_them, settings_tell_of_expandable_segments, the_environment_counts_at_the_first_use, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
-    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, pools_of_tags_go_with_their_graphs, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
+    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, pools_of_tags_go_with_their_graphs, captures_go_over_devices, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, a_forked_child_ends_as_natively, a_forked_child_leaves_scopes, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
     pinned_memory_is_recorded, what_ends_behind_disable_has_ended, storages_that_grow_behind_disable_are_native, operators_of_operators_are_looked_through, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
     segments_may_be_larger_than_all, later_settings_are_accepted,
