@@ -57,6 +57,22 @@ LATER = {
 }
 
 
+def calls_without_a_driver():
+    """What asks for the current device says that there is no driver, in PyTorch's words."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    tag, sleep, wake, state = cuda_mem_torch.tag, cuda_mem_torch.sleep, cuda_mem_torch.wake, cuda_mem_torch.state
+    calls = (state, lambda: state("cuda"), lambda: tag("weights"), sleep, wake, lambda: cuda_mem_torch.set_limit(None), cuda_mem_torch.stats)
+    for number, call in enumerate(calls):
+        try:
+            call()
+        except Exception as error:
+            assert "Found no NVIDIA driver" in str(error), (number, repr(error))
+        else:
+            raise AssertionError(number)
+
+
 def look_again(variables, program):
     import torch
 

@@ -120,13 +120,15 @@ def ended(python, folder, environment, words):
 
 
 def diagnosed(python, folder, environment):
-    """`python -m cuda_mem_torch`, with a driver and without one."""
+    """`python -m cuda_mem_torch`, with a driver and without one; and what calls of the package say without one."""
     words = ["-m", "cuda_mem_torch"]
     printed, code = ended(python, folder, environment, words)
     yield Result("doctor", "a driver", code == 0 and "all well" in printed, 0.0, printed)
     alone = {name: value for name, value in environment.items() if not name.startswith(("LD_", "CUDA_MEM"))}
     printed, code = ended(python, folder, alone, words)
     yield Result("doctor", "no driver", code == 1 and "libcuda.so.1" in printed, 0.0, printed)
+    printed, code = ended(python, folder, alone, ["-c", "import imports; imports.calls_without_a_driver()"])
+    yield Result("doctor", "calls without a driver", code == 0, 0.0, printed)
 
 
 def imported(python, folder, environment):

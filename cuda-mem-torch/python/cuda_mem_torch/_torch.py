@@ -70,5 +70,7 @@ def device_index(device: object) -> int:
         torch = load()
         if not (device is None or isinstance(device, (str, torch.device, torch.cuda.device))):
             raise TypeError(f"the device is {device!r}; accepted: a number, text as 'cuda:1', a torch.device, None for the current one")
-        device = torch.cuda._utils._get_device_index(device, optional=True)
+        index = torch.cuda._utils._get_device_index(device, optional=True)
+        # None where there is no current one, of which this says why.
+        device = torch.cuda.current_device() if index is None else index
     return _library.device_number(operator.index(device))
