@@ -949,9 +949,9 @@ int cuda_mem_torch_ipc_share(void *address,
 int cuda_mem_torch_ipc_open(int device, const uint8_t *handle, size_t length, void **address);
 
 /*
- Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device and unmaps it. Whatever is returned,
- the use has ended: what cannot be unmapped yet, because a stream captures, is by a later call that opens or closes memory or
- empties the cache.
+ Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device, and for those that reach its memory, and unmaps
+ it. Whatever is returned, the use has ended: what cannot be unmapped yet, because a stream captures, is by a later call that opens or
+ closes memory or empties the cache.
 
  # Safety
 

@@ -37,7 +37,7 @@ struct Opened {
 struct Imports {
     opened: Vec<Opened>,
     /// Which devices reach the memory of which, by the owner's number.
-    peers: Vec<(c_int, core::Device)>,
+    peers: Vec<(c_int, &'static Device)>,
 }
 
 impl Imports {
@@ -47,16 +47,22 @@ impl Imports {
         known.users += 1;
         Some(known.mapping.as_raw())
     }
+
+    /// The devices that reach the memory of another.
+    fn peers_of(&self, owner: c_int) -> impl Iterator<Item = &'static Device> {
+        self.peers.iter().filter(move |(of, _)| *of == owner).map(|(_, peer)| *peer)
+    }
 }
 
 /// A device reaches the memory of another from now on: what was opened for that one too.
-pub(super) fn add_peer(owner: &'static Device, peer: core::Device) -> Result<(), Failure> {
+pub(super) fn add_peer(owner: &Device, peer: &'static Device) -> Result<(), Failure> {
     let mut imports = lock(&IMPORTS);
-    if owner.context.device() == peer || imports.peers.contains(&(owner.ordinal, peer)) {
+    let is_known = imports.peers_of(owner.ordinal).any(|known| known.ordinal == peer.ordinal);
+    if is_known || owner.ordinal == peer.ordinal {
         return Ok(());
     }
     let mut of_owner = imports.opened.iter().filter(|opened| opened.device.ordinal == owner.ordinal);
-    of_owner.try_for_each(|opened| opened.mapping.allow(&[peer]))?;
+    of_owner.try_for_each(|opened| opened.mapping.allow(&[peer.context.device()]))?;
     imports.peers.push((owner.ordinal, peer));
     Ok(())
 }
@@ -116,24 +122,19 @@ fn share(address: u64, version: u8) -> Result<ShareableHandle, Failure> {
 
 /// The driver makes handles for other processes of memory of `cuMemAlloc` alone.
 fn unshareable(address: u64, error: &CoreError) -> Failure {
-    if let Some((_, tag)) = tag_of(address) {
-        let name = tag.name();
-        return Failure::new(
-            CUDA_MEM_TORCH_UNSUPPORTED,
-            format!(
-                "the memory at {address:#x} is of the tag {name:?}, and memory of tags is not shared with other processes: share a \
-                 copy that is made outside of the tag (tensor.clone())"
-            ),
-        );
-    }
-    Failure::new(
-        CUDA_MEM_TORCH_UNSUPPORTED,
-        format!(
+    let why = match tag_of(address) {
+        Some((_, tag)) => format!(
+            "the memory at {address:#x} is of the tag {:?}, and memory of tags is not shared with other processes: share a copy \
+             that is made outside of the tag (tensor.clone())",
+            tag.name()
+        ),
+        None => format!(
             "the driver makes no handle for other processes of the memory at {address:#x}, which was not mapped here: {error}. \
              Share a copy that is made outside of the pool with caching on (tensor.clone()), or have the pool's allocator use \
              cudaMalloc"
         ),
-    )
+    };
+    Failure::new(CUDA_MEM_TORCH_UNSUPPORTED, why)
 }
 
 /// Maps what another process told of, for a device. The same bytes give the same address, until all have closed it.
@@ -178,16 +179,15 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     if let Some(address) = imports.find(&key) {
         return Ok(address);
     }
-    let peers = imports.peers.iter().filter(|(owner, _)| *owner == device.ordinal);
-    mapping.allow(&peers.map(|(_, peer)| *peer).collect::<Vec<_>>())?;
+    mapping.allow(&imports.peers_of(device.ordinal).map(|peer| peer.context.device()).collect::<Vec<_>>())?;
     let address = mapping.as_raw();
     imports.opened.push(Opened { key, mapping, device, users: 1 });
     Ok(address)
 }
 
-/// Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device and unmaps it. Whatever is returned,
-/// the use has ended: what cannot be unmapped yet, because a stream captures, is by a later call that opens or closes memory or
-/// empties the cache.
+/// Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device, and for those that reach its memory, and unmaps
+/// it. Whatever is returned, the use has ended: what cannot be unmapped yet, because a stream captures, is by a later call that opens or
+/// closes memory or empties the cache.
 ///
 /// # Safety
 ///
@@ -210,7 +210,8 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int
         }
         // Out of the list first: a later open of the same bytes gets a mapping of its own, since they may name other memory by then.
         let Opened { mapping, device, .. } = opened.swap_remove(place);
+        let users = [device].into_iter().chain(imports.peers_of(device.ordinal)).collect();
         drop(imports);
-        leaving::wait_and(vec![device], move || drop(mapping))
+        leaving::wait_and(users, move || drop(mapping))
     })
 }

@@ -295,9 +295,8 @@ pub unsafe extern "C" fn cuda_mem_torch_memory_fraction(device: c_int, fraction:
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_enable_peer_access(device: c_int, peer: c_int) -> c_int {
     entry(|| {
-        let reaching = devices::device(device)?.context.device();
-        let owner = devices::device(peer)?;
-        owner.caching.enable_peer_access(reaching)?;
+        let (reaching, owner) = (devices::device(device)?, devices::device(peer)?);
+        owner.caching.enable_peer_access(reaching.context.device())?;
         ipc::add_peer(owner, reaching)
     })
 }

@@ -318,11 +318,10 @@ fn peers_reach_what_another_process_shares() {
     }
     let after = open(second);
     assert!(may_write(before) && may_write(after));
-    for (base, block) in [(before, first), (after, second)] {
-        // SAFETY: nothing uses it.
-        succeed(unsafe { cuda_mem_torch_ipc_close(base) });
-        delete(block);
-    }
+    [before, after].into_iter().for_each(close);
+    let again = open(first);
+    assert_eq!(waits(|| close(again)), 2, "work of the other device may use it too");
+    [first, second].into_iter().for_each(delete);
 }
 
 #[test]
