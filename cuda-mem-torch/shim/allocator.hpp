@@ -380,6 +380,6 @@ bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device);
 Allocator* installed();
 
 /// Runs a function that changes what is installed, one at a time; 0, or 1 with what it threw in `text`.
-int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument);
+int guarded(char* text, size_t capacity, const std::function<void()>& body);
 
 } // namespace cuda_mem

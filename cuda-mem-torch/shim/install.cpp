@@ -223,7 +223,7 @@ void install(const std::string& version) {
   put(ours);
 }
 
-void uninstall(const std::string& /*unused*/) {
+void uninstall() {
   if (!is_in_place()) {
     return;
   }
@@ -293,10 +293,10 @@ Allocator* installed() {
   return the_allocator.load(std::memory_order_relaxed);
 }
 
-int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument) {
+int guarded(char* text, size_t capacity, const std::function<void()>& body) {
   try {
     const std::lock_guard<std::mutex> lock(mutex);
-    body(argument);
+    body();
     return 0;
   } catch (const c10::Error& error) {
     std::snprintf(text, capacity, "%s", error.what_without_backtrace());
@@ -310,12 +310,12 @@ int guarded(char* text, size_t capacity, void (*body)(const std::string&), const
 
 /// Installs the allocator in a PyTorch of this version; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_install(const char* torch_version, char* text, size_t capacity) {
-  return cuda_mem::guarded(text, capacity, &cuda_mem::install, torch_version);
+  return cuda_mem::guarded(text, capacity, [=] { cuda_mem::install(torch_version); });
 }
 
 /// Has PyTorch use its own allocator again, if nothing is in use of this one; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_uninstall(char* text, size_t capacity) {
-  return cuda_mem::guarded(text, capacity, &cuda_mem::uninstall, std::string());
+  return cuda_mem::guarded(text, capacity, &cuda_mem::uninstall);
 }
 
 /// 0 if PyTorch uses its own allocator, 1 if it uses this one from the start, 2 if the native one was in use before.

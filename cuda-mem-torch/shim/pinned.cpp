@@ -236,7 +236,7 @@ void put(at::HostAllocator* allocator) {
       "another allocator of pinned memory is registered for CUDA and does not let go");
 }
 
-void install_pinned(const std::string& /*unused*/) {
+void install_pinned() {
   if (pinned_is_in_place()) {
     return;
   }
@@ -247,7 +247,7 @@ void install_pinned(const std::string& /*unused*/) {
 }
 
 /// Refused while somebody has memory or a pool that PyTorch's own does not know: it would not wait for the streams that use it.
-void uninstall_pinned(const std::string& /*unused*/) {
+void uninstall_pinned() {
   if (!pinned_is_in_place()) {
     return;
   }
@@ -268,12 +268,12 @@ void uninstall_pinned(const std::string& /*unused*/) {
 
 /// Has PyTorch take pinned memory from the pinned cache; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_install_pinned(char* text, size_t capacity) {
-  return cuda_mem::guarded(text, capacity, &cuda_mem::install_pinned, std::string());
+  return cuda_mem::guarded(text, capacity, &cuda_mem::install_pinned);
 }
 
 /// Has PyTorch use its own pinned memory again, if none of this is in use; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_uninstall_pinned(char* text, size_t capacity) {
-  return cuda_mem::guarded(text, capacity, &cuda_mem::uninstall_pinned, std::string());
+  return cuda_mem::guarded(text, capacity, &cuda_mem::uninstall_pinned);
 }
 
 /// Whether PyTorch takes pinned memory from the pinned cache.

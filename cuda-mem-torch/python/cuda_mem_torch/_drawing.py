@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import html
 import os
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Callable, Sequence, Union
 
 from cuda_mem_torch import _library
@@ -66,6 +68,11 @@ class Recording:
 def file(path: AnyPath, name: str | None = None) -> Recording:
     """The recording in a file."""
     return Recording(bytes(Page(path)), name, is_file=True)
+
+
+def of_process(torch: ModuleType) -> Recording:
+    """What PyTorch has recorded of this process, and its memory now."""
+    return Recording(pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}")
 
 
 class _Recording(ctypes.Structure):

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import logging
 import os
-import pickle
 import sys
 import time
 from types import ModuleType
@@ -51,11 +50,6 @@ def start(torch: ModuleType, entries: int, stacks: str) -> bool:
     return True
 
 
-def _draw(torch: ModuleType, page: _drawing.Page, title: str) -> None:
-    recording = _drawing.Recording(pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}")
-    _drawing.draw([recording], page=page, title=title)
-
-
 @contextlib.contextmanager
 def record(
     path: str | os.PathLike[str] = "run.html", *, max_entries: int = _ENTRIES, stacks: str = "python"
@@ -77,7 +71,7 @@ def record(
     finally:
         failing = sys.exc_info()[0] is not None
         try:
-            _draw(torch, page, f"process {os.getpid()}")
+            _drawing.draw([_drawing.of_process(torch)], page=page, title=f"process {os.getpid()}")
         except Exception as error:
             # The program's own exception says more.
             if not failing:
@@ -116,7 +110,7 @@ class _OutOfMemory:
         self._last = now
         words = f"GPU {device} ran out of memory at a request of {_terminal.size(asked)}"
         try:
-            _draw(sys.modules["torch"], page, f"process {os.getpid()}: {words}")
+            _drawing.draw([_drawing.of_process(sys.modules["torch"])], page=page, title=f"process {os.getpid()}: {words}")
             print(f"cuda_mem_torch: {words}; who holds it: {page}", file=sys.stderr)
         except Exception as error:
             print(f"cuda_mem_torch: {words}; {page} could not be written: {error}", file=sys.stderr)

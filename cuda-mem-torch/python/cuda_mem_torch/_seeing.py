@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from typing import TYPE_CHECKING, Any
 
 from cuda_mem_torch import _drawing, _install, _stats, _torch
@@ -39,6 +38,5 @@ def report(path: str | os.PathLike[str], device: torch.device | int | str | None
     page = _drawing.Page(path)
     torch = _enabled("report()")
     index = None if device is None else _torch.device_index(device)
-    recording = _drawing.Recording(pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}")
-    _drawing.draw([recording], page=page, device=index)
+    _drawing.draw([_drawing.of_process(torch)], page=page, device=index)
     return page
