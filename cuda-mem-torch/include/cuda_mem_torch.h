@@ -1,4 +1,5 @@
-/* The C interface of cuda-mem-torch. See the crate's documentation (cuda_mem_torch::abi) and docs/pytorch.md. */
+/* The C interface of libcuda_mem_torch.so, which `cargo build --release -p cuda-mem-torch-library` makes. */
+/* A code other than 0 leaves a message for cuda_mem_torch_last_error in the thread. tests/abi/program.c is an example, cuda_mem_torch::abi has the rules. */
 /* Written by `cargo xtask header`; do not edit. */
 
 #ifndef CUDA_MEM_TORCH_H
@@ -949,9 +950,8 @@ int cuda_mem_torch_ipc_share(void *address,
 int cuda_mem_torch_ipc_open(int device, const uint8_t *handle, size_t length, void **address);
 
 /*
- Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device, and for those that reach its memory, and unmaps
- it. Whatever is returned, the use has ended: what cannot be unmapped yet, because a stream captures, is by a later call that opens or
- closes memory or empties the cache.
+ Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the devices that reach it, and unmaps it. Whatever is
+ returned, the use has ended: while a stream captures, a later call unmaps it that opens or closes memory or empties the cache.
 
  # Safety
 
@@ -1070,13 +1070,15 @@ int cuda_mem_torch_enable_peer_access(int device, int peer);
 int cuda_mem_torch_pinned_open(int device);
 
 /*
- Pinned memory of `bytes` bytes, at a multiple of 256. The cache has to be open. May be called while streams capture.
+ Pinned memory of `bytes` bytes, at a multiple of 256. The cache has to be open. May be called while streams capture. Without memory it is
+ [`CUDA_MEM_TORCH_DRIVER`](super::CUDA_MEM_TORCH_DRIVER) with the driver's code 2, as for `cudaHostAlloc`.
 
  # Safety
 
  `address` is a place for an address.
  */
-int cuda_mem_torch_pinned_malloc(size_t bytes, void **address);
+int cuda_mem_torch_pinned_malloc(size_t bytes,
+                                 void **address);
 
 /*
  Gives a block back. It serves again once the streams are done that were recorded for it.

@@ -307,7 +307,9 @@ def memory_is_held_still():
     with torch.cuda.use_mem_pool(cuda_mem_torch.MemPool()):
         with cuda_mem_torch.hold_still(block()):
             pass
-    refused(ValueError, "only memory of CUDA devices", lambda: cuda_mem_torch.hold_still(torch.empty(1)).__enter__())
+    for call in (cuda_mem_torch.hold_still, cuda_mem_torch.keep):
+        refused(ValueError, "is on cpu; accepted: tensors on CUDA devices", lambda: call(torch.empty(1)).__enter__())
+    refused(ValueError, "is on cpu; accepted: tensors on CUDA devices", lambda: cuda_mem_torch.read_backup(torch.empty(1)))
 
     class Wrapped(torch.Tensor):
         """As a DTensor is: its memory is that of the tensor in it."""

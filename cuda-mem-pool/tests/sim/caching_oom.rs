@@ -637,7 +637,7 @@ fn a_stream_is_not_held_up_by_one_that_is_slower() {
 /// Of what sleeps nothing is held, so it is no part of that.
 #[test]
 fn what_sleeps_is_no_part_of_what_is_held() {
-    on(machine(GIB).no_data(), |_, context| {
+    on(machine(GIB), |_, context| {
         let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
         let tag = allocator.tag("weights").unwrap();
         let scope = tag.enter().unwrap();

@@ -96,8 +96,9 @@ def word(what: str, text: str) -> bytes:
     return encoded
 
 
-def expect_tensor(value: object) -> None:
-    """Refuses what is no tensor, such as an array of NumPy's, by what it is, and a tensor of tensors, such as a sparse or distributed one."""
+def expect_tensor(value: object, on_device: bool = False) -> None:
+    """Refuses what is no tensor, such as an array of NumPy's, by what it is, and a tensor of tensors, such as a sparse or distributed one. One
+    that is not on a CUDA device, if it has to be there."""
     if not hasattr(value, "untyped_storage"):
         raise TypeError(f"a tensor is needed, and this is of the type {type(value).__name__}")
     try:
@@ -106,6 +107,8 @@ def expect_tensor(value: object) -> None:
         raise ValueError(
             f"the tensor, a {type(value).__name__}, has no memory of its own; accepted: the tensors that it is made of, such as to_local() or values()"
         ) from None
+    if on_device and value.device.type != "cuda":
+        raise ValueError(f"the tensor is on {value.device}; accepted: tensors on CUDA devices")
 
 
 def device_number(index: int) -> int:

@@ -260,7 +260,7 @@ def _restored(restore: object) -> int:
 @contextlib.contextmanager
 def keep(tensor: torch.Tensor, reason: str = "kept by the program") -> Iterator[torch.Tensor]:
     """Has the memory of a tensor of a tag stay awake in ``with``: a library registered it, or another process has it."""
-    _library.expect_tensor(tensor)
+    _library.expect_tensor(tensor, on_device=True)
     storage, kept, why = tensor.untyped_storage(), ctypes.c_void_p(), _library.word("the reason", reason)
     _library.check(_load().cuda_mem_torch_keep(storage.data_ptr(), storage.nbytes(), why, ctypes.byref(kept)))
     try:
@@ -287,14 +287,14 @@ def _states(device: int) -> dict[str, TagState]:
 
 def read_backup(tensor: torch.Tensor) -> bytes:
     """The bytes of a contiguous tensor whose tag sleeps, as its backup has them."""
-    _library.expect_tensor(tensor)
+    _library.expect_tensor(tensor, on_device=True)
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous")
     size, read = tensor.numel() * tensor.element_size(), ctypes.c_size_t()
     target = (ctypes.c_char * size)()
     _library.check(_load().cuda_mem_torch_read_backup(tensor.data_ptr(), target, size, ctypes.byref(read)))
     if read.value < size:
-        raise CudaMemError(f"the backup has {read.value} of the tensor's {size} bytes")
+        raise CudaMemError(f"the backup has {read.value} of the tensor's {size} bytes; the others were discarded")
     return target.raw
 
 

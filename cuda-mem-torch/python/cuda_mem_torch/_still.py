@@ -23,9 +23,7 @@ def hold_still(*tensors: torch.Tensor) -> Iterator[None]:
     Raises ``TypeError`` for what is no tensor, ``ValueError`` for a tensor that is not on a CUDA device or is made of others (a ``DTensor``:
     name its ``to_local()``), before anything is held."""
     for tensor in tensors:
-        _library.expect_tensor(tensor)
-        if tensor.device.type != "cuda":
-            raise ValueError(f"the tensor is on {tensor.device}; only memory of CUDA devices can be held still")
+        _library.expect_tensor(tensor, on_device=True)
     with contextlib.ExitStack() as held:
         for tensor in tensors:
             storage = tensor.untyped_storage()

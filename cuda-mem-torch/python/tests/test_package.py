@@ -516,7 +516,7 @@ class Parts(unittest.TestCase):
     def test_only_device_memory_is_held_still(self):
         storage = types.SimpleNamespace(data_ptr=lambda: 4096)
         tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=lambda: storage)
-        with self.assertRaisesRegex(ValueError, "only memory of CUDA devices"):
+        with self.assertRaisesRegex(ValueError, "accepted: tensors on CUDA devices"):
             with cuda_mem_torch.hold_still(tensor):
                 self.fail("it was held")
         with self.assertRaisesRegex(TypeError, "a tensor is needed, and this is of the type list"):
@@ -623,7 +623,7 @@ class Sleep(unittest.TestCase):
         storage = types.SimpleNamespace(data_ptr=lambda: block.value, nbytes=lambda: size)
         return types.SimpleNamespace(
             untyped_storage=lambda: storage, data_ptr=lambda: block.value, is_contiguous=lambda: True, numel=lambda: size,
-            element_size=lambda: 1, shape=(size,),
+            element_size=lambda: 1, shape=(size,), device=types.SimpleNamespace(type="cuda"),
         )
 
     def test_a_tag_sleeps_and_wakes(self):

@@ -185,9 +185,8 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     Ok(address)
 }
 
-/// Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device, and for those that reach its memory, and unmaps
-/// it. Whatever is returned, the use has ended: what cannot be unmapped yet, because a stream captures, is by a later call that opens or
-/// closes memory or empties the cache.
+/// Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the devices that reach it, and unmaps it. Whatever is
+/// returned, the use has ended: while a stream captures, a later call unmaps it that opens or closes memory or empties the cache.
 ///
 /// # Safety
 ///

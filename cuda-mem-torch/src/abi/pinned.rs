@@ -45,7 +45,7 @@ static MOST_CACHED: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// The cache, once it was opened.
 fn cache() -> Result<&'static PinnedCachingAllocator, Failure> {
-    CACHE.get().ok_or_else(|| Failure::argument("cuda_mem_torch_pinned_open was not called"))
+    CACHE.get().ok_or_else(|| Failure::argument("it is not open: call cuda_mem_torch_pinned_open"))
 }
 
 fn shard(address: *const c_void) -> MutexGuard<'static, Vec<Lent>> {
@@ -108,7 +108,8 @@ pub extern "C" fn cuda_mem_torch_pinned_open(device: c_int) -> c_int {
     })
 }
 
-/// Pinned memory of `bytes` bytes, at a multiple of 256. The cache has to be open. May be called while streams capture.
+/// Pinned memory of `bytes` bytes, at a multiple of 256. The cache has to be open. May be called while streams capture. Without memory it is
+/// [`CUDA_MEM_TORCH_DRIVER`](super::CUDA_MEM_TORCH_DRIVER) with the driver's code 2, as for `cudaHostAlloc`.
 ///
 /// # Safety
 ///
