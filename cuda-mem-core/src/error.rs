@@ -90,7 +90,7 @@ pub enum Error {
     WrongSize { address: u64, given: usize, allocated: usize },
     /// Memory was to be unpinned that was not pinned by itself: its owner unregisters it.
     #[error(
-        "{:#x}..{:#x} is no pin of pin_memory, or none any more; what is registered there is its owner's",
+        "{:#x}..{:#x} is not pinned by pin_memory, or no longer; whoever registered it unregisters it",
         range.start, range.end
     )]
     HeldByOwner { range: Range<usize> },

@@ -113,7 +113,7 @@ impl FenceLine {
         self.reserve_above(0)
     }
 
-    /// As [`FenceLine::reserve`], with a number above `least`: late fences of a word's last user complete none of its next user's.
+    /// As [`FenceLine::reserve`], with a number above `least`, so that a late fence of a word's last user completes none of the next one's.
     pub fn reserve_above(&self, least: u64) -> Result<ReservedFence<'_>> {
         refuse_forked()?;
         let line = &self.line;

@@ -127,8 +127,9 @@ impl KnownStreams {
             Ok(captures) if captures || self.guests_capture(context) => return Ok(true),
             Ok(_) => {}
         }
-        for entry in lock(&self.streams).values().filter(|entry| entry.is_lent && entry.context == *context) {
-            if is_capturing(context.driver(), entry.known.raw.raw())? {
+        for known in self.known(|entry| entry.is_lent && entry.context == *context) {
+            let here = lock(&known.here);
+            if here.is_some() && is_capturing(context.driver(), known.raw.raw())? {
                 return Ok(true);
             }
         }

@@ -2,8 +2,8 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use cuda_mem_core::host::PinnedFlags;
@@ -219,13 +219,15 @@ fn a_point_is_there_beside_threads_that_wait_for_streams() {
     let (_sim, context) = machine();
     let stream = Stream::new(&context).unwrap();
     let _lent = stream.as_raw();
-    let is_over = AtomicBool::new(false);
+    let (is_over, begins) = (AtomicBool::new(false), Barrier::new(2));
     let refused = thread::scope(|scope| {
         scope.spawn(|| {
+            begins.wait();
             while !is_over.load(Ordering::SeqCst) {
                 context.wait_for_streams().unwrap();
             }
         });
+        begins.wait();
         let refused = (0..2000).find_map(|_| context.point().err());
         is_over.store(true, Ordering::SeqCst);
         refused

@@ -9,21 +9,13 @@ use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_sim::Sim;
 use rustix::process::Signal;
 
-use crate::other::{LIMIT, Other, connected};
+use crate::other::{LIMIT, Other, connected, eventually};
 use crate::own_sim::OwnSim;
 
 const LEN: usize = 1000;
 
 fn context(sim: &Sim) -> Context {
     Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap()
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

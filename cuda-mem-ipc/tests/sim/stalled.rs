@@ -1,7 +1,6 @@
 //! A driver that holds somebody up hides nobody's death.
 
 use std::thread;
-use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Driver, FenceLine, Stream};
@@ -9,17 +8,9 @@ use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_sim::Sim;
 use rustix::process::Signal;
 
-use crate::other::{LIMIT, Other, both_ends, connected};
+use crate::other::{LIMIT, Other, both_ends, connected, eventually};
 
 const LEN: usize = 1000;
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LIMIT, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// The call is one that has a stream wait for what a receiver has given back, and another receiver gives the same buffer back meanwhile.
 #[test]

@@ -279,7 +279,7 @@ impl CachingAllocator {
 
     /// Has `observer` be called for each request that fails for lack of memory, before the request returns.
     ///
-    /// Called as a reclaimer is, with the report.
+    /// Called as [`attach_oom_reclaimer`](Self::attach_oom_reclaimer) says, with the report.
     pub fn attach_oom_observer(
         &self,
         observer: impl Fn(&OutOfMemoryReport) + Send + Sync + 'static,

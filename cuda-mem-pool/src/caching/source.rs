@@ -67,6 +67,8 @@ impl Claim<'_> {
         let (mut source, bytes) = (self.cell.lock_unchecked(), std::mem::take(&mut self.bytes));
         source.claimed = source.claimed.saturating_sub(bytes);
         source.elsewhere = source.elsewhere.saturating_add(bytes);
+        // Whoever asked the device meanwhile was told of it already.
+        source.begin();
     }
 }
 

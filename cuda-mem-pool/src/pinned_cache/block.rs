@@ -141,8 +141,7 @@ impl PinnedBlock {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] for a stream of another driver, [`Error::Capturing`], [`Error::WrongThread`],
-    /// [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::ForeignContext`] for a stream of another driver, [`Error::Capturing`], [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         let block = self.admit(stream, "PinnedBlock::on")?;
         block.uses.on(block.segment.device_address(stream.context(), block.offset)?, stream)

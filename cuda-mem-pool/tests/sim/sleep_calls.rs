@@ -231,6 +231,26 @@ fn a_pool_of_one_tag_is_no_more_that_of_another_one_that_had_its_name() {
     });
 }
 
+/// Its memory is cached yet.
+#[test]
+fn a_pool_that_was_released_is_given_to_its_tag_again() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream, id) =
+            (allocator.tag("graphs").unwrap(), Stream::new(context).unwrap(), MempoolId::for_graph());
+        let blocks = [(); 2].map(|()| {
+            tag.add_pool(id).unwrap();
+            let block = routed(&allocator, id, 12 * MIB, &stream).unwrap();
+            assert!(tag.has(block));
+            free(&allocator, block);
+            allocator.release_pool(id).unwrap();
+            block
+        });
+        assert_eq!(blocks[0], blocks[1]);
+        assert_eq!((allocator.empty_cache().unwrap(), allocator.reserved_bytes()), (12 * MIB, 0));
+    });
+}
+
 #[test]
 fn a_pool_that_a_tag_made_lasts_as_long_as_its_users() {
     on_simulator(|_, context| {
@@ -687,7 +707,9 @@ fn captures_that_begin_while_a_tag_is_put_to_sleep_go_on() {
                     }
                 }
             });
-            for mode in modes.into_iter().cycle().take_while(|_| slept.load(Ordering::SeqCst) < 100) {
+            for mode in
+                modes.into_iter().cycle().take(100_000).take_while(|_| slept.load(Ordering::SeqCst) < 100)
+            {
                 let (capture, id) = (Capture::begin(&captured, mode), MempoolId::for_graph());
                 free(&allocator, routed(&allocator, id, 4 * MIB, &captured).unwrap());
                 drop(capture.end().unwrap());
@@ -696,6 +718,7 @@ fn captures_that_begin_while_a_tag_is_put_to_sleep_go_on() {
             }
             drop(running);
         });
+        assert!(slept.load(Ordering::SeqCst) >= 100);
         free(&allocator, block);
     });
 }

@@ -75,7 +75,7 @@ class _MemorySaver:
             pool = torch.cuda.graph_pool_handle()
         else:
             found = self._pools.setdefault((found.device, *getattr(pool, "id", pool)), found)
-        # Again, if the graphs that it had are gone, and it with them.
+        # Each time: the pool ends with the last of its graphs.
         found.add(pool)
         with torch.cuda.graph(cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode):
             yield

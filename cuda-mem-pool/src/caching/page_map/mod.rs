@@ -5,8 +5,7 @@
 //!
 //! A thread that looks up an address got it after its block was entered, and the entry stays until the block is freed: in
 //! each atomic the value that was entered, or a later one of a neighbour that left this block's part as it was, is the
-//! oldest that the reader can see. So no load needs an order of its own. Looking up anything else is not undefined, but the answer may be
-//! about another block.
+//! oldest that the reader can see. So no load needs an order of its own. Looking up anything else is not undefined, but may tell of another block.
 
 mod leaves;
 #[cfg(all(loom, test))]

@@ -228,9 +228,13 @@ impl Private {
     pub(in crate::caching) fn give_source(&self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
         let mut state = lock(&self.state);
         let is_given = state.of(&*source).contains(&id);
-        if state.pools.get(id).is_err() {
-            state.pools.create_or_incref(id, None)?;
-            state.pools.in_use(id)?.uses = id.is_tag_s_own().then_some(1);
+        match state.pools.get_mut(id) {
+            Ok(pool) if is_given && pool.is_freeable() => pool.uses = None,
+            Ok(_) => {}
+            Err(_) => {
+                state.pools.create_or_incref(id, None)?;
+                state.pools.in_use(id)?.uses = id.is_tag_s_own().then_some(1);
+            }
         }
         let pool = state.pools.in_use(id)?;
         if !is_given && (pool.source.is_some() || pool.leaving > 0 || !pool.heap.is_empty()) {

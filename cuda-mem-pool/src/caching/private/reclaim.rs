@@ -93,8 +93,7 @@ impl PrivatePools<'_> {
         Ok(())
     }
 
-    /// Waits for blocks and segments that other threads have taken out to handle them, and for what they claim, half a second at most; whether
-    /// there was any.
+    /// Waits, half a second at most, for what other threads have in hand or have claimed; whether there was any.
     pub(in crate::caching) fn wait_for_others(self) -> bool {
         let (until, mut looks) = (Instant::now() + Duration::from_millis(500), 0);
         let are_segments_out = || lock(&self.private.state).pools.iter().any(|(_, pool)| pool.leaving > 0);

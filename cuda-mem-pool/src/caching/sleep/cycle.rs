@@ -45,8 +45,8 @@ const SHOWN_WITHIN: Duration = Duration::from_millis(200);
 impl Tag {
     /// Puts tags to sleep: their memory goes back to the driver, and their addresses stay.
     ///
-    /// Waits for the whole device first, because streams that were not recorded may use the memory. That ends a capture that the allocator does
-    /// not know of. What has to stay ([`Tag::keep`]) is named. A tag that sleeps already sleeps as far as it stayed awake. [`Tag`] has an example.
+    /// Waits for the whole device first, because streams that were not recorded may use the memory: other threads' launches wait meanwhile, and a
+    /// capture that the allocator does not know of goes on. What has to stay ([`Tag::keep`]) is named. A tag that sleeps already sleeps as far as it stayed awake. [`Tag`] has an example.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Tag {
         for context in iter::once(&shared.context).chain(peers.iter().map(|(peer, _)| peer)) {
             // Of those that are known none may capture. Once more, because the driver reports older errors of others in any call.
             context.wait_for_streams().or_else(|_| context.wait_for_streams())?;
-            // Its end waits for all that the device was given, and ends no capture, as a wait for the context would.
+            // Freeing it waits for all work of the context. A wait for the context would end captures.
             PinnedBuffer::<u8>::zeroed(context, 1, PinnedFlags::empty())?.close().map_err(CoreError::from)?;
         }
         shared.context.driver().reclaim();
@@ -393,8 +393,8 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
                 unless_lost(shared.trim_to(shared.figures.reserved().saturating_sub(missing)))?;
             }
             _ => {
-                shared.pools().wait_for_streams()?;
                 shared.pools().wait_for_others();
+                shared.pools().wait_for_streams()?;
                 shared.wait_for_lost_streams();
                 unless_lost(shared.trim_to(0))?;
             }

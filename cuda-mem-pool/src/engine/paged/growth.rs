@@ -26,7 +26,7 @@ pub(crate) struct PageSource<B: Backend> {
     limit: usize,
     /// The bytes that private pools hold of the limit. Handles shrink only where half their size suits what is left: no size serves another's gaps.
     pub(crate) elsewhere: usize,
-    /// The bytes of the limit that are set aside for them, of which there may be no memory yet.
+    /// The bytes of the limit set aside for their next segments, which may not exist yet.
     pub(crate) claimed: usize,
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B>>,

@@ -68,7 +68,7 @@ impl Routes {
 /// One private pool. `S` is where its segments come from if not from where the owner's own do.
 #[derive(Debug)]
 pub(crate) struct Pool<S> {
-    /// None before the first one, which the pool is kept for unless it is released.
+    /// None until the first use. Until then the pool stays, unless it is released.
     pub(crate) uses: Option<u64>,
     pub(crate) heap: SegmentHeap,
     pub(crate) source: Option<S>,
