@@ -234,7 +234,9 @@ fn a_rank_that_does_not_come_is_named_and_nothing_has_changed() {
         assert!(until_there(|| sleep(&rank.group)) >= large());
         let before = free(&rank);
         named(&|| rank.group.wake(), "wake");
-        assert!(free(&rank) >= before && matches!(rank.try_empty(1), Err(Error::Asleep { .. })));
+        let (after, made) = (free(&rank), rank.try_empty(1));
+        assert!(after >= before, "{after} bytes of {before} are free");
+        assert!(matches!(made, Err(Error::Asleep { .. })), "it is awake");
         crew.others[0].send(b"wake", &[]);
         until_there(|| rank.group.wake());
         assert_eq!([memory.buffer_ptrs(), memory.signal_pad_ptrs()].concat(), addresses);
