@@ -2,9 +2,8 @@
 //!
 //! # Safety
 //!
-//! Relies on `cuMemHostAlloc` giving memory that belongs to its receiver until `cuMemFreeHost`, and on every device use of a
-//! buffer being in its [`Uses`] or borrowing the buffer: work that is put into a stream without [`PinnedBuffer::on`] is its
-//! author's `unsafe` responsibility.
+//! Relies on `cuMemHostAlloc` giving memory that belongs to its receiver until `cuMemFreeHost`, and on every device use of a buffer being in its
+//! [`Uses`] or borrowing the buffer: work that is put into a stream without [`PinnedBuffer::on`] is its author's `unsafe` responsibility.
 
 #![allow(unsafe_code, reason = "calls driver functions and hands out slices over pinned memory")]
 
@@ -31,8 +30,7 @@ bitflags! {
         const PORTABLE = CU_MEMHOSTALLOC_PORTABLE;
         /// Mapped into the device's address space (`CU_MEMHOSTALLOC_DEVICEMAP`).
         const MAPPED = CU_MEMHOSTALLOC_DEVICEMAP;
-        /// Not cached by the host: faster for devices to read on some systems, very slow for the host to read
-        /// (`CU_MEMHOSTALLOC_WRITECOMBINED`).
+        /// Not cached by the host: faster for devices to read on some systems, very slow for the host to read (`CU_MEMHOSTALLOC_WRITECOMBINED`).
         const WRITE_COMBINED = CU_MEMHOSTALLOC_WRITECOMBINED;
     }
 }
@@ -102,8 +100,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         Ok(unsafe { std::slice::from_raw_parts(self.elements.raw(), self.len) })
     }
 
-    /// The elements, to change, once every device use that is known of has ended.
-    /// Errors: as [`PinnedBuffer::as_slice`].
+    /// The elements, to change, once every device use that is known of has ended. Errors: as [`PinnedBuffer::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
         self.block.uses.wait()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
@@ -128,9 +125,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         &self.block.context
     }
 
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
-    /// it. See [`DeviceBuffer::on`](crate::DeviceBuffer::on). Work that writes while a slice is held is its author's
-    /// responsibility.
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of it. See
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). Work that writes while a slice is held is its author's responsibility.
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
@@ -161,8 +157,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all
     /// work of the context.
     ///
-    /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    /// The buffer comes back with the error.
+    /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         self.block.release(true).map_err(|error| Refused::new(error, self))
     }
@@ -199,6 +194,19 @@ unsafe impl<T: DeviceCopy> HostElements for PinnedBuffer<T> {
 
     fn as_mut_ptr(&mut self) -> *mut T {
         self.elements.raw()
+    }
+}
+
+impl Context {
+    /// Waits until the context has done all that it was given, on whichever stream. Unlike [`Context::synchronize`] it ends no capture.
+    ///
+    /// Behind [`Context::wait_for_streams`], which has an example and the errors, a byte of pinned memory is freed by
+    /// [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html): the driver first waits for all work of the context
+    /// (seen on hardware), and others' launches wait with it.
+    pub fn wait_beside_captures(&self) -> Result<()> {
+        self.wait_for_streams()?;
+        let byte = PinnedBuffer::<u8>::zeroed(self, 1, PinnedFlags::empty())?;
+        Ok(byte.close()?)
     }
 }
 

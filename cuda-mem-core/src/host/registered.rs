@@ -91,9 +91,8 @@ impl<M: HostMemory> Registered<M> {
     /// stream is busy ([`Driver::registrations_left`](crate::Driver::registrations_left)) is shared too, and is undone for one
     /// with other flags or more bytes if no stream is busy now; else this is [`Error::AlreadyRegistered`], though no owner is left.
     ///
-    /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Faults in all pages
-    /// that are not there yet, which takes far longer than the registration of those that are; see
-    /// [`Registered::with_options`].
+    /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Faults in all pages that are not there
+    /// yet, which takes far longer than the registration of those that are; see [`Registered::with_options`].
     ///
     /// # Errors
     ///
@@ -188,9 +187,8 @@ impl<M: HostMemory> Registered<M> {
         &self.parts.context
     }
 
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
-    /// it. See [`DeviceBuffer::on`](crate::DeviceBuffer::on). Work that writes while a slice or the owner is borrowed is its
-    /// author's responsibility.
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of it. See
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). Work that writes while a slice or the owner is borrowed is its author's responsibility.
     ///
     /// Wraps [`cuMemHostGetDevicePointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
@@ -233,18 +231,15 @@ impl<M: HostMemory> Registered<M> {
         self.parts.uses.absorb(uses);
     }
 
-    /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
-    /// Errors: as there.
+    /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`]. Errors: as there.
     pub fn have_uses_passed(&mut self) -> Result<bool> {
         self.parts.uses.have_passed()
     }
 
-    /// Unregisters the memory and gives its owner back. Waits for the device uses that it knows of, and the driver for all
-    /// work of the context.
+    /// Unregisters the memory and gives its owner back. Waits for the device uses that it knows of, and the driver for all work of the context.
     ///
-    /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), for the last who shares
-    /// the registration.
-    /// The value comes back with the error, still registered.
+    /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), for the last who shares the
+    /// registration. The value comes back with the error, still registered.
     pub fn close(mut self) -> Result<M, Refused<Self>> {
         if let Err(error) = self.parts.unregister(true) {
             return Err(Refused::new(error, self));
@@ -321,8 +316,7 @@ impl<M: HostMemory> Drop for WhenIdle<M> {
 }
 
 impl<M: HostElements> Registered<M> {
-    /// The elements, once every device use that is known of has ended.
-    /// Errors: as [`Registered::memory`].
+    /// The elements, once every device use that is known of has ended. Errors: as [`Registered::memory`].
     pub fn as_slice(&self) -> Result<&[M::Element]> {
         let memory = self.memory()?;
         let len = memory.byte_len().checked_div(size_of::<M::Element>()).unwrap_or(0);
@@ -331,8 +325,7 @@ impl<M: HostElements> Registered<M> {
         Ok(unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<M::Element>(), len) })
     }
 
-    /// The elements, to change, once every device use that is known of has ended.
-    /// Errors: as [`Registered::memory`].
+    /// The elements, to change, once every device use that is known of has ended. Errors: as [`Registered::memory`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [M::Element]> {
         self.wait_for_uses()?;
         // SAFETY: initialised in `new`; the parts are here, so it was not moved out.

@@ -5,10 +5,9 @@
 //! for another process would so hold up the very thread that could let it go. Memory that other processes have too goes when a
 //! peer dies, whatever the streams are doing at that moment: it waits here.
 //!
-//! The driver can be asked about all of a context at once, by `cuCtxRecordEvent`, but that ends every capture in it, whatever mode
-//! the thread is in (seen on hardware). So each stream is asked that core knows of. What is not known here is waited for by the
-//! driver's call: work of default streams of threads but for their waits for words, of streams that others made and never lent, and
-//! of streams that were destroyed.
+//! The driver can be asked about all of a context at once, by `cuCtxRecordEvent`, but that ends every capture in it, whatever mode the thread is
+//! in (seen on hardware). So each stream is asked that core knows of. What is not known here is waited for by the driver's call: work of default
+//! streams of threads but for their waits for words, of streams that others made and never lent, and of streams that were destroyed.
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};

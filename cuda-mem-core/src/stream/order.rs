@@ -136,8 +136,7 @@ impl Stream {
     ///
     /// # Capture
     ///
-    /// Fails while the stream captures, and the capture with it.
-    /// Errors: as [`Stream::synchronize`].
+    /// Fails while the stream captures, and the capture with it. Errors: as [`Stream::synchronize`].
     pub fn is_idle(&self) -> Result<bool> {
         let entered = self.enter()?;
         let _relaxed = Relaxed::enter(self.driver())?;

@@ -8,7 +8,6 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 
 use super::devices::Device;
 use super::error::{CUDA_MEM_TORCH_CAPTURING, Failure};
-use super::streams;
 use crate::lock::lock;
 
 /// The driver's code as the process ends: it gave everything back before, so there is nothing to report.
@@ -50,7 +49,7 @@ fn settle_with(own: Option<Leaving>) -> Result<(), Failure> {
     let (mut waited, mut failures) = (BTreeMap::new(), Vec::new());
     let mut is_quiet = |device: &&Device| {
         *waited.entry(device.ordinal).or_insert_with(|| {
-            let waited = streams::quiesce(device);
+            let waited = device.context.wait_beside_captures().map_err(Failure::from);
             waited.map_err(|failure| failures.push((device.ordinal, failure))).is_ok()
         })
     };

@@ -192,7 +192,7 @@ impl Books {
         for user in self.parked.iter().flat_map(|(_, block)| &block.users) {
             devices::add(&mut users, user);
         }
-        let is_quiet = users.into_iter().all(|user| streams::quiesce(user).is_ok());
+        let is_quiet = users.into_iter().all(|user| user.context.wait_beside_captures().is_ok());
         if is_quiet {
             for (address, _) in self.parked.drain(..) {
                 // SAFETY: handed out by `cuda_mem_torch_alloc`, given back once, and everything that used it is done.

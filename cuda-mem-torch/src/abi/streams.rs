@@ -15,8 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::PinnedFlags;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, PinnedBuffer, Stream};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, Failure, entry};
@@ -236,16 +235,6 @@ pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
     found
 }
 
-/// Waits until a device has done all that it was given, and ends no capture: those of streams that are known here are refused, and stay.
-///
-/// What is known is waited for by events, which hold nobody up. For the rest a byte of pinned memory is freed: before that the driver waits
-/// for all work of the context, also beside captures, and others' launches wait with it (ci/driver-answers.tsv).
-pub(super) fn quiesce(device: &Device) -> Result<(), Failure> {
-    device.context.wait_for_streams()?;
-    let byte = PinnedBuffer::<u8>::zeroed(&device.context, 1, PinnedFlags::empty())?;
-    Ok(byte.close().map_err(CoreError::from)?)
-}
-
 /// Asks `lasts` of each stream when it is first seen: whether it lives as long as the process. The owner of one that does not may destroy it
 /// at any time, but not during a call that it is passed to. Without a query all last. Another query takes the place of the last one; null
 /// ends it.
@@ -269,7 +258,7 @@ pub unsafe extern "C" fn cuda_mem_torch_ask_for_lasting(
 /// [`CUDA_MEM_TORCH_CAPTURING`]. Captures go on, whenever they began and whoever's they are.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_synchronize(device: c_int) -> c_int {
-    entry(|| quiesce(devices::device(device)?))
+    entry(|| Ok(devices::device(device)?.context.wait_beside_captures()?))
 }
 
 /// Looks at a stream that does not capture, so that it may capture when it is allocated on for the first time. Nothing is allocated.

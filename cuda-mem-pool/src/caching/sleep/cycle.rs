@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::copy::memset_async;
-use cuda_mem_core::host::{PinnedBuffer, PinnedFlags};
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::vmm::PhysicalMemory;
 use cuda_mem_core::{Context, Error as CoreError, Stream, catch_panic};
@@ -46,7 +45,8 @@ impl Tag {
     /// Puts tags to sleep: their memory goes back to the driver, and their addresses stay.
     ///
     /// Waits for the whole device first, because streams that were not recorded may use the memory: other threads' launches wait meanwhile, and a
-    /// capture that the allocator does not know of goes on. What has to stay ([`Tag::keep`]) is named. A tag that sleeps already sleeps as far as it stayed awake. [`Tag`] has an example.
+    /// capture that the allocator does not know of goes on. What has to stay ([`Tag::keep`]) is named. A tag that sleeps already sleeps as far
+    /// as it stayed awake. [`Tag`] has an example.
     ///
     /// # Errors
     ///
@@ -90,9 +90,7 @@ impl Tag {
         // What peers run may use the memory too.
         for context in iter::once(&shared.context).chain(peers.iter().map(|(peer, _)| peer)) {
             // Of those that are known none may capture. Once more, because the driver reports older errors of others in any call.
-            context.wait_for_streams().or_else(|_| context.wait_for_streams())?;
-            // Freeing it waits for all work of the context. A wait for the context would end captures.
-            PinnedBuffer::<u8>::zeroed(context, 1, PinnedFlags::empty())?.close().map_err(CoreError::from)?;
+            context.wait_beside_captures().or_else(|_| context.wait_beside_captures())?;
         }
         shared.context.driver().reclaim();
         shared.poll();
