@@ -264,7 +264,8 @@ impl Line {
     pub(super) fn reached(&self, generation: u64) -> Result<bool> {
         refuse_forked()?;
         let reached = self.memory.has_come_to(generation);
-        self.refuse_poisoned().map(|()| reached)
+        self.refuse_poisoned()?;
+        Ok(reached)
     }
 
     /// A stream was made to wait for a generation.

@@ -161,7 +161,7 @@ impl Memory {
     pub(super) fn state(&self) -> &State {
         match self {
             Self::Own(own) => &own.state,
-            Self::Shared { page, slot, .. } => &page.slots.states[*slot],
+            Self::Shared { page, slot, .. } => page.slots.state(*slot),
         }
     }
 

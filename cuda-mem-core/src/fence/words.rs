@@ -70,7 +70,7 @@ pub(super) struct Slots {
     /// The same, to be touched while it is in use.
     mapping: SharedMapping,
     address: CUdeviceptr,
-    pub(super) states: Vec<State>,
+    states: Vec<State>,
 }
 
 impl SharedWords {
@@ -186,6 +186,10 @@ impl Slots {
 
     pub(super) fn note<'p>(&'p self, stream: &'p Stream) -> Result<OpenUse<'p>> {
         self.registered.uses().note(stream)
+    }
+
+    pub(super) fn state(&self, slot: usize) -> &State {
+        &self.states[slot]
     }
 
     pub(super) fn word(&self, slot: usize, word: Word) -> &AtomicU64 {

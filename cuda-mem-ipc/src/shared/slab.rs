@@ -4,9 +4,9 @@
 //!
 //! Relies on the importer's free of a block coming before the exporter's. An importer says that its free was reached
 //! ([`LetGo`](super::wire::Message::LetGo)), and each [`Exporter`](super::Exporter) that told of a slab keeps a share in it until
-//! then, or until the peer's process has ended, whatever becomes of the connection. A block is imported once at a time, by whichever peer's message and for whichever device: the driver gives
-//! a second import the first one's memory, and the first free takes it from both. Its 64 bytes are entered in a set before it is
-//! imported, and leave it when its free was reached.
+//! then, or until the peer's process has ended, whatever becomes of the connection. A block is imported once at a time, by whichever
+//! peer's message and for whichever device: the driver gives a second import the first one's memory, and the first free takes it from
+//! both. Its 64 bytes are entered in a set before it is imported, and leave it when its free was reached.
 
 #![allow(unsafe_code, reason = "exports and imports blocks of pools")]
 

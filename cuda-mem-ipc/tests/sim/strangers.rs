@@ -244,6 +244,18 @@ fn one_peer_does_not_use_up_the_descriptors() {
     });
 }
 
+/// A process of its own for a test, with the usual limit of descriptors. None in the one that has waited for it.
+fn with_1024_descriptors(name: &str) -> Option<Context> {
+    if let Some(output) = child::again(name, &[]) {
+        child::expect_silent_success(&output);
+        return None;
+    }
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(1024);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    Some(context())
+}
+
 /// How many descriptors of this process are of a file in memory.
 fn copies(memory: &SharedMapping) -> usize {
     let file = rustix::fs::fstat(memory).unwrap().st_ino;
@@ -254,14 +266,8 @@ fn copies(memory: &SharedMapping) -> usize {
 /// At the usual limit: one descriptor waits, or those of a segment of as many handles as can be.
 #[test]
 fn what_comes_behind_a_segment_of_which_no_buffer_comes_is_heard() {
-    const NAME: &str = "strangers::what_comes_behind_a_segment_of_which_no_buffer_comes_is_heard";
-    if let Some(output) = child::again(NAME, &[]) {
-        return child::expect_silent_success(&output);
-    }
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = Some(1024);
-    setrlimit(Resource::Nofile, limit).unwrap();
-    let context = context();
+    let name = "strangers::what_comes_behind_a_segment_of_which_no_buffer_comes_is_heard";
+    let Some(context) = with_1024_descriptors(name) else { return };
     let uuid = context.device().uuid().unwrap();
     let parts = Place::Parts { uuid, sizes: vec![1 << 21; 64] };
     for (handles, place) in [(1, Place::Device(uuid)), (64, parts)] {
@@ -337,14 +343,9 @@ fn many_peers_do_not_use_up_the_descriptors() {
 /// The exporter's host memory is pinned, and keeps a descriptor: both have an end.
 #[test]
 fn host_memory_of_a_peer_has_a_budget() {
-    const NAME: &str = "strangers::host_memory_of_a_peer_has_a_budget";
-    if let Some(output) = child::again(NAME, &[]) {
-        return child::expect_silent_success(&output);
-    }
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = Some(1024);
-    setrlimit(Resource::Nofile, limit).unwrap();
-    let context = context();
+    let Some(context) = with_1024_descriptors("strangers::host_memory_of_a_peer_has_a_budget") else {
+        return;
+    };
     let stream = Stream::new(&context).unwrap();
     let options = SharedPoolOptions { kind: cuda_mem_ipc::shared::MemoryKind::Host, segment_bytes: 4096 };
     let (greedy, victim) = ends(&context);

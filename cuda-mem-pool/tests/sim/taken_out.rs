@@ -177,6 +177,35 @@ fn a_large_request_that_fails_takes_nothing_from_small_ones() {
     });
 }
 
+/// The device is asked while a segment's memory is made and not counted yet.
+#[test]
+fn a_segment_that_another_thread_makes_is_counted_once() {
+    on(Sim::builder().memory(256 * MIB as u64).workers(2), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [stream, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let below = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default()).unwrap();
+        let (source, slow, released) = (Faulty::new(below), MempoolId::for_user(), MempoolId::for_user());
+        allocator.create_or_incref_pool(slow, Some(source.raw())).unwrap();
+        let kept = routed(&allocator, released, 100 * MIB, &other).unwrap();
+        allocator.release_pool(released).unwrap();
+        let made = Arc::new(Barrier::new(2));
+        let is_made = Arc::clone(&made);
+        source.after_next_allocation(move || {
+            is_made.wait();
+            thread::sleep(Duration::from_millis(300));
+        });
+        let (segment, asked) = thread::scope(|scope| {
+            let segment = scope.spawn(|| routed(&allocator, slow, 60 * MIB, &other));
+            made.wait();
+            let asked = scope.spawn(|| allocator.allocate_by_address(140 * MIB, &stream));
+            thread::sleep(Duration::from_millis(100));
+            free(&allocator, kept);
+            (segment.join().unwrap(), asked.join().unwrap())
+        });
+        [segment, asked].into_iter().for_each(|block| free(&allocator, block.unwrap()));
+    });
+}
+
 #[test]
 fn a_wake_waits_for_what_another_thread_is_giving_back() {
     on(Sim::builder().workers(2), |_, context| {

@@ -1,8 +1,8 @@
 //! What ranks have announced, and what of it is mapped. What is not mapped yet takes a descriptor each in the process that was told of it.
 //!
 //! A program may allocate a lot before its first rendezvous. So a rank that makes something itself, or waits for others, maps what has
-//! come of them but for the last few, and says in the directory how much it has mapped. It announces no more than that and so many behind it, and
-//! waits for the others before.
+//! come of them but for the last few, and says in the directory how much it has mapped. It announces no more than that and so many
+//! behind it, and waits for the others before.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -20,6 +20,7 @@ struct Inner {
     upstream: Arc<dyn RawResource>,
     allocations_to_refuse: AtomicUsize,
     frees_to_refuse: AtomicUsize,
+    after_allocation: Mutex<Option<Hook>>,
     after_free: Mutex<Option<Hook>>,
 }
 
@@ -31,6 +32,7 @@ impl Faulty {
             upstream: upstream.raw(),
             allocations_to_refuse: AtomicUsize::new(0),
             frees_to_refuse: AtomicUsize::new(0),
+            after_allocation: Mutex::default(),
             after_free: Mutex::default(),
         };
         Self { upstream, inner: Arc::new(inner) }
@@ -44,6 +46,12 @@ impl Faulty {
     /// So many frees fail from now on.
     pub(crate) fn refuse_frees(&self, count: usize) {
         self.inner.frees_to_refuse.store(count, Ordering::SeqCst);
+    }
+
+    /// Runs when the next allocation has its memory and has not returned yet.
+    #[allow(dead_code, reason = "tests on the simulator alone call it")]
+    pub(crate) fn after_next_allocation(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.inner.after_allocation.lock().unwrap() = Some(Box::new(hook));
     }
 
     /// Runs when the next free has happened and not returned yet, which is when others may get the memory.
@@ -108,7 +116,10 @@ unsafe impl RawResource for Inner {
         if takes_one(&self.allocations_to_refuse) {
             return Err(Error::OutOfMemory { requested: layout.size(), used: 0, limit: 0, source: None });
         }
-        self.upstream.allocate(layout, stream)
+        let allocated = self.upstream.allocate(layout, stream)?;
+        let hook = self.after_allocation.lock().unwrap().take();
+        hook.into_iter().for_each(|hook| hook());
+        Ok(allocated)
     }
 }
 
