@@ -130,6 +130,12 @@ impl World {
         assert!(backend() == Backend::Gpu || found == expected, "{found:?}, not {expected:?}");
     }
 
+    /// What the device has free, in bytes. What earlier tests freed behind work is free by then: it would seem to be this one's later.
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.context.synchronize().expect("work that ends");
+        self.context.memory_info().expect("its memory").free
+    }
+
     /// Another stream of the context.
     pub(crate) fn new_stream(&self) -> Stream {
         Stream::new(&self.context).expect("a stream")

@@ -26,21 +26,17 @@ impl<T> Slab<T> {
         self.slots.capacity() * size_of::<Slot<T>>()
     }
 
-    /// Gives `value` a number, or back if there are no more.
-    pub(crate) fn insert(&mut self, value: T) -> Result<u32, T> {
+    /// Gives `value` a number; None if there are no more.
+    pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(slot) = self.slots.get_mut(self.vacant as usize)
             && let Slot::Vacant { next } = *slot
         {
             *slot = Slot::Value(value);
-            return Ok(std::mem::replace(&mut self.vacant, next));
+            return Some(std::mem::replace(&mut self.vacant, next));
         }
-        match u32::try_from(self.slots.len()) {
-            Ok(number) if number != NONE => {
-                push(&mut self.slots, Slot::Value(value));
-                Ok(number)
-            }
-            _ => Err(value),
-        }
+        let number = u32::try_from(self.slots.len()).ok().filter(|number| *number != NONE)?;
+        push(&mut self.slots, Slot::Value(value));
+        Some(number)
     }
 
     /// Takes the value away, whose number the next one gets.

@@ -208,7 +208,7 @@ fn pages_are_moved_beside_work_that_waits() {
 fn a_handle_goes_through_books_as_a_number() {
     let world = World::new();
     let pages = Pages::new(&world);
-    let before = world.context.memory_info().unwrap().free;
+    let before = world.free_bytes();
     let raw = pages.create(16).into_raw();
     let during = world.context.memory_info().unwrap().free;
     assert!(during < before);

@@ -107,12 +107,11 @@ fn memory_that_sleeps_is_other_memory_at_its_addresses_when_it_wakes() {
     let filled = ImportedMapping::import_posix_fd(device, second.as_fd(), page, &[device]).unwrap();
     let text = pattern(page, 3);
     filled.as_range().unwrap().copy_from_slice(&world.stream, &text).unwrap();
-    world.stream.synchronize().unwrap();
 
-    let (address, busy) = (mapping.as_raw(), Stream::new(&world.context).unwrap());
+    let (address, before) = (mapping.as_raw(), world.free_bytes());
+    let busy = Stream::new(&world.context).unwrap();
     let gate = Gate::before(&busy);
     drop(mapping.on(&busy).unwrap());
-    let before = world.context.memory_info().unwrap().free;
     let is_open = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

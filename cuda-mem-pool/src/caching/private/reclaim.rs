@@ -110,7 +110,7 @@ impl PrivatePools<'_> {
     pub(in crate::caching) fn ask_others(self, round: u32, requested: usize) -> usize {
         match round {
             1 | 2 if self.wait_for_others() => usize::MAX,
-            // They may have been done right before this looked: that needs no wait.
+            // They may have been done right before this looked: the two rungs before the wait are climbed again.
             1 => 2,
             // It may have been others' of the device, which is asked anew what it has left.
             3 if self.shared.callbacks.reclaim(requested) => {

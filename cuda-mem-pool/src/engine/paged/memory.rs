@@ -108,7 +108,7 @@ impl Memory {
         self.changes += 1;
         let (id, stale) = (self.changes, Vec::new());
         let handle = Handle { id, memory, bytes, active: None, stale, pins: 0, generation: 0 };
-        let number = self.handles.insert(handle).ok()?;
+        let number = self.handles.insert(handle)?;
         self.bytes = self.bytes.saturating_add(bytes);
         Some(number)
     }

@@ -200,7 +200,7 @@ impl Spans {
         let end = address.checked_add(size as u64)?;
         let (state, links, mark) = (State::Free, Links::NONE, freed_at);
         let span = Span { address, size, state, before: NONE, after: NONE, links, mark };
-        let number = self.records.insert(span).ok()?;
+        let number = self.records.insert(span)?;
         self.held_bytes = self.held_bytes.saturating_add(size);
         let (before, after) = match self.are_slabs {
             true => (NONE, NONE),
@@ -266,7 +266,7 @@ impl Spans {
             ..*span
         };
         let after = span.after;
-        let rest = self.records.insert(rest).ok()?;
+        let rest = self.records.insert(rest)?;
         if let Some(span) = self.records.get_mut(number) {
             (span.size, span.after) = (size, rest);
         }
