@@ -1,12 +1,10 @@
 //! GPU and pinned memory across processes.
 //!
-//! [`transport`] is how two processes of a host talk: it passes descriptors, checks who is at the other end, bounds every
-//! message and notices the death of a peer.
-//! [`Imports`] maps memory of other processes once, however often it is asked for; the handles are those of `cuda_mem_core::ipc`.
-//! [`shared`] hands buffers from one process to another, each with the fence that orders it.
-//! [`symmetric`] allocates a buffer of the same size on every rank of a group and gives each rank the addresses of the others'; with
-//! the features `nvshmem` and `nccl` over those libraries too.
-//! Functions may be called while streams capture, unless their documentation says otherwise.
+//! [`transport`] is how two processes of a host talk: it passes descriptors, checks who is at the other end, bounds every message and notices
+//! the death of a peer. [`Imports`] maps memory of other processes once, however often it is asked for; the handles are those of
+//! `cuda_mem_core::ipc`. [`shared`] hands buffers from one process to another, each with the fence that orders it. [`symmetric`] allocates a
+//! buffer of the same size on every rank of a group and gives each rank the addresses of the others'; with the features `nvshmem` and `nccl`
+//! over those libraries too. Functions may be called while streams capture, unless their documentation says otherwise.
 //!
 //! The layer below is re-exported, so that this crate serves as a project's only dependency:
 //!

@@ -67,8 +67,7 @@ pub struct Imports<V> {
     table: Arc<Table<ImportKey, V>>,
 }
 
-/// Says that memory is gone when it is dropped: the owner of the memory keeps it until the driver has let go.
-/// [`Imports`] has an example.
+/// Says that memory is gone when it is dropped: the owner of the memory keeps it until the driver has let go. [`Imports`] has an example.
 #[must_use = "dropped, it says that the memory is gone"]
 pub struct Departure {
     _guard: Box<dyn Send + Sync>,

@@ -64,8 +64,7 @@ impl SharedBuffer {
         self.block.len
     }
 
-    /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see
-    /// [`SharedBuffer::on`].
+    /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see [`SharedBuffer::on`].
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
         self.block.segment.address(self.block.offset)

@@ -22,8 +22,7 @@ use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 
-/// A block of a [`CachingAllocator`] that can be handed to other processes, which was checked when this was made. Clones are
-/// handles to the same block.
+/// A block of a [`CachingAllocator`] that can be handed to other processes, as was checked. Clones are handles to the same block.
 ///
 /// Nothing is copied. The handles that the block lies in are pinned for as long as any process has it, and so are the blocks beside
 /// it: pinned memory does not move, and does not go back to the driver. **A peer gets whole handles**, with whatever else lies in
@@ -112,8 +111,7 @@ impl Exportable {
         self.exported.block.len()
     }
 
-    /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see
-    /// [`Exportable::on`].
+    /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see [`Exportable::on`].
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
         self.exported.block.address()

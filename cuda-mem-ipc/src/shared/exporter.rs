@@ -117,8 +117,7 @@ impl Exporter {
         Ok(Self { link })
     }
 
-    /// Hands a buffer over, behind everything that `stream` was given so far and behind the buffer's uses. Returns the number
-    /// that the receiver knows it by.
+    /// Hands a buffer over, behind all that `stream` was given and the buffer's uses. Returns the number by which the receiver knows it.
     ///
     /// **The receiver gets the whole segment that the buffer lies in**, to read and to write: every other buffer of it too, handed to
     /// others or not. A pool is one circle of trust. Memory that only one receiver may see belongs into a pool of its own, or into an
@@ -230,8 +229,8 @@ impl ExportLink {
         }
         segment.with_handles(|handles| {
             until(deadline, "the peer could be told of the segment", || {
-                self.expect_open("handing over")?;
                 let mut announced = lock(&self.announced);
+                self.expect_open("handing over")?;
                 Ok(is_known(&mut announced) || self.tell(&mut announced, &segment.info, None, handles)?)
             })
         })

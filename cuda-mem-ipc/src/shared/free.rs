@@ -12,9 +12,8 @@ use crate::primitive::lock;
 /// From so many on, those that are over are looked for.
 const MANY: usize = 8;
 
-/// What used a piece of memory last: streams of this process, and receivers. Of a stream it has the last point and of a receiver's line the
-/// last fence, for what comes before is reached before: who waits for all of it takes a wait for each stream and line, however many
-/// uses there were.
+/// What used a piece of memory last: streams of this process, and receivers. Of a stream it has the last point and of a receiver's line the last
+/// fence, for what comes before is reached before: who waits for all of it takes a wait for each stream and line, however many uses there were.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Last {
     points: Vec<UsePoint>,

@@ -182,8 +182,7 @@ impl Importer {
         }
     }
 
-    /// How many segments are mapped of which no buffer came yet: those that its exporter has announced ahead, as far as they are done and
-    /// within the [`AheadLimit`].
+    /// How many segments are mapped of which no buffer came yet: those announced ahead, as far as they are done and within the [`AheadLimit`].
     #[must_use]
     pub fn mapped_ahead(&self) -> usize {
         if core::forked() { 0 } else { self.link.mapped_ahead() }

@@ -20,15 +20,13 @@ const GRANULE: usize = 512;
 
 /// Memory for other processes: large segments with one handle each, cut into buffers.
 ///
-/// A peer maps a segment when it gets the first buffer of it, or before if it is [attached](super::Exporter::attach), and from then
-/// on a hand-over needs no handle and no mapping. It
-/// always gets the whole segment: memory that not every receiver of the pool may see belongs into another pool, or
-/// into [`isolated`](Self::allocate_isolated) buffers.
+/// A peer maps a segment when it gets the first buffer of it, or before if it is [attached](super::Exporter::attach), and from then on a
+/// hand-over needs no handle and no mapping. It always gets the whole segment: memory that not every receiver of the pool may see belongs into
+/// another pool, or into [`isolated`](Self::allocate_isolated) buffers.
 ///
-/// Buffers are allocated and freed in stream order: memory is used again at once, and the stream waits for the streams that used it
-/// last, those of a receiver in another process too. The host waits for nothing. Clones are handles to the same pool, which lives as
-/// long as any of its buffers.
-/// [`Exporter::listen`](super::Exporter::listen) has an example.
+/// Buffers are allocated and freed in stream order: memory is used again at once, and the stream waits for the streams that used it last, those
+/// of a receiver in another process too. The host waits for nothing. Clones are handles to the same pool, which lives as long as any of its
+/// buffers. [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Debug, Clone)]
 pub struct SharedPool {
     pub(super) pool: Arc<Pool>,
@@ -126,9 +124,8 @@ impl SharedPool {
         SharedBuffer::new(&self.pool, cut, bytes, stream)
     }
 
-    /// Gives segments without buffers back to the driver, and tells their bytes. Waits for work of this process that used
-    /// them, but for blocks of driver pools, which are freed behind it in the background; importers are told, and the memory is free when
-    /// they have let go as well.
+    /// Gives segments without buffers back to the driver, and tells their bytes. Waits for work of this process that used them, but for blocks
+    /// of driver pools, which are freed behind it in the background; importers are told, and the memory is free when they have let go as well.
     pub fn trim(&self) -> usize {
         if core::forked() {
             return 0;

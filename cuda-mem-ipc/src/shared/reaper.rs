@@ -45,8 +45,7 @@ pub(super) trait Watched: Send + Sync {
     /// Whether work is left that no message will announce.
     fn is_restless(&self) -> bool;
 
-    /// Whether its owner has let it go and nothing is left to do. Its peer's end will not be heard of then: what that one writes from here on
-    /// is not waited for.
+    /// Whether its owner has let it go and nothing is left to do. What its peer writes from here on is not waited for.
     fn ends_well(&self) -> bool;
 
     /// The peer has ended. Must not block.

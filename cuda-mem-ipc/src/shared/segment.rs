@@ -44,8 +44,7 @@ pub(super) struct SegmentInfo {
     known_by: Mutex<Vec<Weak<ExportLink>>>,
 }
 
-/// A large piece of memory, mapped once. Dropping the last share does not block: its memory ends in another thread, behind its
-/// uses.
+/// A large piece of memory, mapped once. Dropping the last share does not block: its memory ends in another thread, behind its uses.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) info: SegmentInfo,

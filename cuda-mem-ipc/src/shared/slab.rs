@@ -157,6 +157,14 @@ impl Slab {
         }
     }
 
+    /// Has the exporter of a link not be told when it is gone here, and may as well be told now; false of the last one that is to be told.
+    pub(super) fn leave(&self, link: &Weak<ImportLink>, segment: u64) -> bool {
+        let Some(Block::Imported(_, told)) = &self.block else { return false };
+        let mut told = lock(&told.0);
+        let own = told.iter().position(|(other, number)| other.ptr_eq(link) && *number == segment);
+        own.filter(|_| told.len() > 1).map(|own| told.swap_remove(own)).is_some()
+    }
+
     pub(super) fn address(&self) -> CUdeviceptr {
         match &self.block {
             Some(Block::Own(block, _)) => block.as_raw(),

@@ -21,8 +21,11 @@ pub const RING: u16 = FIRST_KIND + 4;
 /// The importer has unmapped a segment that its exporter waits for, a block of a pool. Kind 21.
 pub const LET_GO: u16 = FIRST_KIND + 5;
 
+/// Said of all segments by an importer that reads nothing more.
+pub const ALL: u64 = u64::MAX;
+
 /// The version of this protocol.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;

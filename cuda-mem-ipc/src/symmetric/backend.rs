@@ -42,8 +42,7 @@ pub unsafe trait SymmetricBackend: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the backend. One that needs a group refuses to go without ([`Error::GroupNeeded`]);
-    /// one that cannot have a group refuses one.
+    /// Those of the backend. One that needs a group refuses to go without ([`Error::GroupNeeded`]); one that cannot have a group refuses one.
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated>;
 
     /// The allocation that an address lies in now; an error for one that is none of its own.
@@ -89,8 +88,7 @@ pub struct SymmetricBuffer {
 }
 
 impl SymmetricBuffer {
-    /// Memory of [`SymmetricBackend::alloc`]. What is in it is undefined.
-    /// Errors: as there.
+    /// Memory of [`SymmetricBackend::alloc`]. What is in it is undefined. Errors: as there.
     pub fn new(
         backend: &Arc<dyn SymmetricBackend>,
         bytes: usize,

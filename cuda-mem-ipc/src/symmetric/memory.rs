@@ -50,9 +50,8 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
         &self.layout().all[..self.world_size()]
     }
 
-    /// Where each rank's signal pad begins, for kernels: `u32` slots, zero when no rank signals. Slot
-    /// `world_size * channel + source` belongs to rank `source`; the sender sets it from 0 to 1 and the receiver back,
-    /// both by compare-and-swap at system scope.
+    /// Where each rank's signal pad begins, for kernels: `u32` slots, zero when no rank signals. Slot `world_size * channel + source` belongs to
+    /// rank `source`; the sender sets it from 0 to 1 and the receiver back, both by compare-and-swap at system scope.
     fn signal_pad_ptrs(&self) -> &[CUdeviceptr] {
         &self.layout().all[self.world_size()..]
     }

@@ -131,8 +131,7 @@ impl Connection {
     /// Nothing was sent when it fails. [`Error::Timeout`] when the peer's queue stays full until the deadline, [`Error::TooManyInFlight`] when
     /// the user's processes have too many descriptors under way until then; [`Error::PayloadTooLong`], [`Error::TooManyDescriptors`] and
     /// [`Error::ReservedKind`] for what no message carries; [`Error::DescriptorsRefused`]; [`Error::Closed`], [`Error::PeerExited`],
-    /// [`Error::Broken`] when the connection has ended.
-    /// The C function is [`sendmsg`](https://man7.org/linux/man-pages/man2/sendmsg.2.html).
+    /// [`Error::Broken`] when the connection has ended. The C function is [`sendmsg`](https://man7.org/linux/man-pages/man2/sendmsg.2.html).
     pub fn send(
         &self,
         kind: u16,

@@ -55,10 +55,9 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Error::NotADirectory`], [`Error::WrongOwner`], [`Error::WrongMode`], [`Error::Directory`] for a directory that cannot be
-    /// used; [`Error::InUse`], [`Error::NotASocket`], [`Error::WrongOwner`] for a name that cannot be had.
-    /// The C functions are [`bind`](https://man7.org/linux/man-pages/man2/bind.2.html) and
-    /// [`listen`](https://man7.org/linux/man-pages/man2/listen.2.html).
+    /// [`Error::NotADirectory`], [`Error::WrongOwner`], [`Error::WrongMode`], [`Error::Directory`] for a directory that cannot be used;
+    /// [`Error::InUse`], [`Error::NotASocket`], [`Error::WrongOwner`] for a name that cannot be had. The C functions are
+    /// [`bind`](https://man7.org/linux/man-pages/man2/bind.2.html) and [`listen`](https://man7.org/linux/man-pages/man2/listen.2.html).
     pub fn bind(address: &Address, deadline: impl Into<Deadline>) -> Result<Self> {
         let socket = new_socket()?;
         ioctl_fionbio(&socket, true).map_err(Error::system("ioctl(FIONBIO)"))?;

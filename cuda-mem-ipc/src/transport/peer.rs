@@ -13,9 +13,8 @@ use crate::error::{Error, Result};
 
 /// The process at the other end of a connection, as the system names it: what it says itself is only compared.
 ///
-/// It stays valid when the process has ended, and never means another process that got the same number: it holds a pidfd.
-/// [`AsFd`] gives that, readable once the process has ended, for a [`Poller`](super::Poller).
-/// [`Connection`](super::Connection) has an example.
+/// It stays valid when the process has ended, and never means another process that got the same number: it holds a pidfd. [`AsFd`] gives that,
+/// readable once the process has ended, for a [`Poller`](super::Poller). [`Connection`](super::Connection) has an example.
 #[derive(Debug)]
 pub struct Peer {
     uid: u32,

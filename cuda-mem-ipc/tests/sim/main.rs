@@ -14,6 +14,7 @@ mod beside;
 mod busy;
 mod calling;
 mod calls;
+mod connections;
 mod corpus;
 mod death;
 mod descriptors;

@@ -306,6 +306,67 @@ fn a_signal_that_comes_when_its_memory_is_freed_is_not_its_successor_s() {
     on_ranks!(2, |seat| late(&seat.join()));
 }
 
+/// The stream waits for the freed memory's yet.
+#[test]
+fn a_signal_of_its_successor_ends_no_wait_for_freed_memory() {
+    fn early(rank: &Rank) {
+        let other = 1 - rank.number();
+        let (between, before) = (rank.memory(100), rank.memory(100));
+        let stream = Stream::new(&rank.context).unwrap();
+        if rank.number() == 0 {
+            before.wait_signal(&stream, other, 0, Some(LONG)).unwrap();
+            drop(before);
+            let next = rank.memory(100);
+            next.wait_signal(&rank.stream, other, 0, Some(LONG)).unwrap();
+            rank.stream.synchronize().unwrap();
+            std::thread::sleep(SOON);
+            let is_over = stream.is_idle().unwrap();
+            rank.meet(&*between);
+            assert!(!is_over, "the signal was for the memory behind it");
+            stream.synchronize().unwrap();
+        } else {
+            rank.memory(100).put_signal(&rank.stream, other, 0).unwrap();
+            rank.meet(&*between);
+            before.put_signal(&rank.stream, other, 0).unwrap();
+        }
+        rank.meet(&*between);
+    }
+    on_ranks!(2, |seat| early(&seat.join()));
+}
+
+/// The other rank has signalled the successor already when it signals, by mistake or late, what it has of the freed memory.
+#[test]
+fn a_signal_of_freed_memory_behind_one_of_its_successor_is_not_its_successor_s() {
+    fn late(rank: &Rank) {
+        let other = 1 - rank.number();
+        let (between, before) = (rank.memory(100), rank.memory(100));
+        let stream = Stream::new(&rank.context).unwrap();
+        rank.meet(&*between);
+        if rank.number() == 0 {
+            drop(before);
+            let next = rank.memory(100);
+            (0..2).for_each(|_| next.wait_signal(&stream, other, 0, Some(LONG)).unwrap());
+            rank.meet(&*between);
+            std::thread::sleep(SOON);
+            let is_over = stream.is_idle().unwrap();
+            rank.meet(&*between);
+            assert!(!is_over, "two waits are over after one signal");
+            stream.synchronize().unwrap();
+            next.check().unwrap();
+        } else {
+            let next = rank.memory(100);
+            next.put_signal(&stream, other, 0).unwrap();
+            before.put_signal(&stream, other, 0).unwrap();
+            stream.synchronize().unwrap();
+            rank.meet(&*between);
+            rank.meet(&*between);
+            next.put_signal(&stream, other, 0).unwrap();
+            stream.synchronize().unwrap();
+        }
+    }
+    on_ranks!(2, |seat| late(&seat.join()));
+}
+
 #[test]
 fn more_allocations_than_a_piece_of_words_is_for_have_signals_of_their_own() {
     fn many(rank: &Rank) {

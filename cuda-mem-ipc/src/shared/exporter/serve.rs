@@ -96,6 +96,12 @@ impl ExportLink {
             };
             match message {
                 wire::Message::Ring if descriptors.is_empty() => {}
+                wire::Message::LetGo { segment: wire::ALL } if descriptors.is_empty() => {
+                    // Nobody tells it of another one behind this.
+                    let _announced = lock(&self.announced);
+                    self.is_closing.store(true, Ordering::Release);
+                    drop_in_background(std::mem::take(&mut *lock(&self.slabs)));
+                }
                 wire::Message::LetGo { segment } if descriptors.is_empty() => {
                     let slab = lock(&self.slabs).remove(&segment);
                     let none = || protocol(&self.connection, "it lets go of what it does not have");

@@ -196,8 +196,7 @@ impl Watched for ImportLink {
         let slabs = self.slabs.load(Ordering::SeqCst);
         let is_more = || slabs > lock(&self.segments).values().filter(|known| known.is_in_a_pool()).count();
         // Nobody says when there is room again that others have taken.
-        let is_crowded = self.waiting.load(Ordering::SeqCst) > 0
-            && WAITING.load(Ordering::SeqCst) as u64 > Kind::Descriptors.most();
+        let is_crowded = !self.may_read();
         let has_work = self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go();
         has_work || is_crowded || (slabs > 0 && is_more())
     }
@@ -205,7 +204,10 @@ impl Watched for ImportLink {
     fn ends_well(&self) -> bool {
         // Its end is what tells the exporter that the words will not be written any more.
         let has_slabs = self.slabs.load(Ordering::SeqCst) > 0;
-        self.is_let_go() && !has_slabs && self.words.own_are_reached()
+        // What it was told of behind what it has read is not here either.
+        let all = wire::Message::LetGo { segment: wire::ALL };
+        let is_said = || !say(&self.connection, &all, &[], Duration::ZERO).is_err_and(|e| e.has_no_room());
+        self.is_let_go() && !has_slabs && self.words.own_are_reached() && is_said()
     }
 
     fn end(self: Arc<Self>) {

@@ -15,6 +15,7 @@ use crate::import::{ImportError, ImportKey, Imports};
 use crate::primitive::{lock, try_lock};
 use crate::shared::reaper::{Urgent, Watched};
 use crate::shared::segment::Segment;
+use crate::shared::slab::Slab;
 use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
 use crate::transport::{Descriptors, Peer};
 
@@ -82,18 +83,18 @@ impl Known {
         try_lock(&self.came).is_none_or(|came| came.1.is_some())
     }
 
-    fn is_mapped(&self) -> bool {
-        matches!(self.memory.get(), Some(Ok(_)))
+    fn slab(&self) -> Option<&Slab> {
+        self.memory.get()?.as_ref().ok()?.info.slab.as_deref()
     }
 }
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // What was imported says so itself. In a child all of it is the parent's.
+        // What nobody else has says so itself, when it is gone. In a child all of it is the parent's.
         if self.is_in_a_pool()
             && !forked()
-            && !self.is_mapped()
             && let Some(link) = self.link.upgrade()
+            && self.slab().is_none_or(|slab| slab.leave(&self.link, self.said.segment))
         {
             link.slab_is_gone(self.said.segment);
         }
@@ -163,8 +164,9 @@ impl ImportLink {
     }
 
     pub(super) fn mapped_ahead(&self) -> usize {
-        let is_ahead = |known: &&Arc<Known>| known.is_ahead.load(Ordering::SeqCst) && known.is_mapped();
-        lock(&self.segments).values().filter(is_ahead).count()
+        let is_mapped = |known: &Known| matches!(known.memory.get(), Some(Ok(_)));
+        let is_ahead = |known: &Known| known.is_ahead.load(Ordering::SeqCst) && is_mapped(known);
+        lock(&self.segments).values().filter(|known| is_ahead(known)).count()
     }
 
     /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.

@@ -297,8 +297,7 @@ mod model {
         });
     }
 
-    /// As releases are written: by any thread in its turn, which decides behind it whether to wake the only reader, who says when it is
-    /// awake.
+    /// As releases are written: by any thread in its turn, which decides behind it whether to wake the only reader, who says when it is awake.
     #[test]
     fn the_only_reader_is_woken_by_one_of_several_writers() {
         let mut builder = loom::model::Builder::new();

@@ -152,8 +152,7 @@ impl Engine for Nccl {
         let (communicator, _lock) = self.entered()?;
         let (mut window, flags) = (ptr::null_mut(), sys::NCCL_WIN_COLL_SYMMETRIC);
         let register = self.table.ncclCommWindowRegister();
-        // SAFETY: the communicator lives while its lock is held; memory of `alloc` with so many bytes; all ranks are at this call,
-        // with as many.
+        // SAFETY: the communicator lives while its lock is held; memory of `alloc` with so many bytes; all ranks are at this call, with as many.
         let registered = unsafe { register(communicator, address(memory), bytes, &mut window, flags) };
         self.expect("ncclCommWindowRegister", registered)?;
         Ok(Some(window.expose_provenance()))

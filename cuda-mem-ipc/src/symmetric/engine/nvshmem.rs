@@ -155,8 +155,7 @@ impl Nvshmem {
         *count += 1;
         let word = words.word(operation.word(channel, self.ranks, self.rank));
         let set = sys::NVSHMEM_SIGNAL_SET;
-        // SAFETY: a word of symmetric memory, which the allocation that has `words` keeps; a rank that there is; a live stream
-        // of the current context.
+        // SAFETY: a word of symmetric memory, which the allocation that has `words` keeps; a rank that there is; a live stream of the current context.
         unsafe {
             self.table.nvshmemx_signal_op_on_stream()(word, *count, set, number(to), stream.as_raw().cast());
         }

@@ -85,8 +85,7 @@ pub(super) struct Inner {
 /// The same number of values on every rank of a [`Group`], each rank's within reach of all.
 ///
 /// Dropped, this rank's part is given back behind its uses. All ranks allocate and drop in the same order, as with
-/// [`SymmetricBackend`](crate::symmetric::SymmetricBackend).
-/// The [module](crate::symmetric) has an example.
+/// [`SymmetricBackend`](crate::symmetric::SymmetricBackend). The [module](crate::symmetric) has an example.
 pub struct GroupBuffer<T> {
     memory: Arc<dyn SymmetricMemory>,
     count: usize,

@@ -59,6 +59,7 @@ impl Inner {
             // Below the room, which is a `usize`.
             let words = usize::try_from(index).unwrap_or(0);
             let base = entry.base;
+            piece.bases.get(words).inspect(|last| _ = last.fetch_max(base, Ordering::SeqCst));
             remotes[rank] = Some(Remote { segment, offset, pad, piece, words, base, uses: Uses::new() });
         }
         Ok(remotes)

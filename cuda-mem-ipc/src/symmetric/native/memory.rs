@@ -4,6 +4,7 @@
 //! the next number, so none is lost and none counts twice. The other ranks write a rank's words, and its own streams wait for them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError, Stream, Uses};
@@ -19,8 +20,7 @@ pub(super) struct NativeMemory {
     layout: Layout,
 }
 
-/// What its buffers keep. The group outlives the memory: its end waits for what streams signal by the words that the allocation has of other
-/// ranks.
+/// What its buffers keep. The group outlives the memory: its end waits for what streams signal by the words that it has of other ranks.
 #[derive(Debug)]
 struct View {
     allocation: Arc<Allocation>,
@@ -132,9 +132,17 @@ impl NativeMemory {
         let (piece, words, base) = theirs.unwrap_or((&own.piece, own.index, own.base));
         let line = piece.line(words, operation.word(channel, self.world_size(), self.rank()));
         // The write of the word is ordered behind the stream's earlier work, which it makes visible.
-        let put = line.and_then(|line| Ok(line.reserve_above(base)?.record_counted(stream)));
+        let put = line.and_then(|line| {
+            let reserved = line.reserve_above(base)?;
+            // Behind the lock of the line. Of memory that the other rank has freed: nobody waits for it, and another one has the words.
+            if piece.bases.get(words).is_some_and(|last| last.load(Ordering::SeqCst) > base) {
+                return Ok((false, Ok(())));
+            }
+            let (counts, put) = reserved.record_counted(stream);
+            Ok((counts, put.map(drop)))
+        });
         let (counts, put) = put.unwrap_or_else(|error| (false, Err(error)));
-        (counts, put.map(drop).map_err(|error| self.explain(error, to)))
+        (counts, put.map_err(|error| self.explain(error, to)))
     }
 
     fn wait(

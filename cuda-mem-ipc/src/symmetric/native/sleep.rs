@@ -37,8 +37,7 @@ impl Group {
     /// # Errors
     ///
     /// Nothing has changed on any rank, and all may try again: [`Error::Missing`], which names a rank that did not come within the group's
-    /// timeout; [`Error::FailedElsewhere`]; [`Error::Core`]. [`Error::Broken`] and [`Error::Left`]: the group, and what it has, is of no use
-    /// any more.
+    /// timeout; [`Error::FailedElsewhere`]; [`Error::Core`]. [`Error::Broken`] and [`Error::Left`]: the group is of no use any more.
     ///
     /// # Safety
     ///

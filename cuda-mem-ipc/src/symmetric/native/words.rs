@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
@@ -31,8 +31,7 @@ pub(super) const MOST: usize = 1 << 16;
 /// and have numbers in between.
 const AHEAD: u64 = 1 << 24;
 
-/// The last number that an allocation begins to count behind, far below the last that there is. Words that have come further are not used
-/// again.
+/// The last number that an allocation begins to count behind, far below the last that there is. Words that have come further are not used again.
 pub(super) const MOST_BASE: u64 = 1 << 61;
 
 #[derive(Debug)]
@@ -40,17 +39,25 @@ pub(super) struct Piece {
     words: SharedWords,
     pub(super) room: usize,
     ranks: usize,
+    /// Of another rank's: behind which number the last allocation counts that had these words and is known here.
+    pub(super) bases: Box<[AtomicU64]>,
 }
 
 impl Piece {
     pub(super) fn create(context: &Context, room: usize, ranks: usize) -> Result<Self> {
         let size = Operation::words(ranks);
         let count = room.checked_mul(size).ok_or(CoreError::TooLarge { count: room, size })?;
-        Ok(Self { words: SharedWords::create(context, count)?, room, ranks })
+        Ok(Self { words: SharedWords::create(context, count)?, room, ranks, bases: Box::default() })
     }
 
     pub(super) fn line(&self, allocation: usize, word: usize) -> Result<FenceLine> {
         self.words.line(allocation * Operation::words(self.ranks) + word)
+    }
+
+    /// Whether a signal has come. One that cannot be asked for has not.
+    fn has_come(&self, allocation: usize, word: usize, generation: u64) -> bool {
+        let fence = self.line(allocation, word).and_then(|line| line.fence(generation));
+        fence.and_then(|fence| fence.is_complete()).unwrap_or(false)
     }
 }
 
@@ -84,7 +91,8 @@ impl Announced for Piece {
         // And what is pinned is made: it has to be the rank's own.
         let missing = bytes.saturating_sub(there) as u64;
         Error::expect(rank, "the bytes of words that have no memory", missing, 0..=0)?;
-        Ok(Arc::new(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks }))
+        let bases = (0..room).map(|_| AtomicU64::default()).collect();
+        Ok(Arc::new(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks, bases }))
     }
 }
 
@@ -100,11 +108,13 @@ pub(super) struct OwnWords {
     inner: Mutex<Inner>,
 }
 
+type Waits = Vec<(usize, u64)>;
+
 #[derive(Debug, Default)]
 struct Inner {
     pieces: Vec<Arc<Piece>>,
-    /// Those that allocations had and gave back, and behind which number the next one begins to count.
-    free: BTreeMap<(usize, usize), u64>,
+    /// Those that allocations had and gave back, behind which number the next one begins to count, and the last waits, by word.
+    free: BTreeMap<(usize, usize), (u64, Waits)>,
     /// Of the last piece, those that no allocation has had.
     fresh: Range<usize>,
 }
@@ -127,8 +137,14 @@ impl OwnWords {
     pub(super) fn take(self: &Arc<Self>) -> Option<Words> {
         let mut inner = lock(&self.inner);
         let last = inner.pieces.len().wrapping_sub(1);
-        let ((number, index), base) = match inner.free.pop_first() {
-            Some(freed) => freed,
+        // Signals of the next one would end waits that are not over.
+        let over = inner.free.iter().find(|((number, index), (_, waits))| {
+            let piece = inner.pieces.get(*number);
+            piece.is_some_and(|it| waits.iter().all(|(word, last)| it.has_come(*index, *word, *last)))
+        });
+        let over = over.map(|(place, _)| *place);
+        let ((number, index), base) = match over.and_then(|place| inner.free.remove_entry(&place)) {
+            Some((place, (base, _))) => (place, base),
             None => ((last, inner.fresh.next()?), 0),
         };
         let piece = Arc::clone(inner.pieces.get(number)?);
@@ -167,9 +183,11 @@ impl Words {
 impl Drop for Words {
     fn drop(&mut self) {
         if !forked() {
-            let next = lock(&self.waited).iter().fold(self.base, |last, waited| last.max(*waited)) + AHEAD;
+            let waited = std::mem::take(&mut *lock(&self.waited)).into_iter().enumerate();
+            let waits: Waits = waited.filter(|(_, last)| *last > self.base).collect();
+            let next = waits.iter().fold(self.base, |highest, (_, last)| highest.max(*last)) + AHEAD;
             if next <= MOST_BASE {
-                lock(&self.of.inner).free.insert((self.number, self.index), next);
+                lock(&self.of.inner).free.insert((self.number, self.index), (next, waits));
             }
         }
     }
