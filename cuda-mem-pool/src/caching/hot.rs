@@ -92,7 +92,7 @@ impl DeviceCache {
     /// Takes a block from the heap's free memory, or grows the heap; returns the block's address.
     #[inline(always)]
     pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
-        // Freed blocks of this size whose other streams are done with them go first.
+        // Freed blocks of this size whose other streams are done with them go first, of a large one all.
         if slot.waiting.may_have(request.size) {
             self.poll_for(slot, request.size);
         }

@@ -8,7 +8,7 @@ use cuda_mem_core::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, UseP
 
 use super::callbacks::{CallWatch, DriverCall};
 use super::slot::StreamSlot;
-use crate::engine::paged::BlockNumber;
+use crate::engine::paged::{BlockNumber, goes_first};
 use crate::error::Result;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, are_over, lock, lock_over_calls};
@@ -117,12 +117,13 @@ impl Pending {
         self.take(|waiting| may_come(&waiting.block) && waiting.is_over(observer, &mut behind))
     }
 
-    /// As [`Pending::poll`], of the blocks of one heap that have this size.
+    /// As [`Pending::poll`], of the blocks of one heap that go before one of this size.
     pub(super) fn poll_for(&self, slot: &StreamSlot, size: usize, observer: &CallWatch) -> Vec<Waiting> {
         let (mut behind, left) = (Vec::new(), SizeSet::default());
         let is_done = |waiting: &mut Waiting| {
             let Freed { heap, size: waits, .. } = waiting.block;
-            let is_done = heap == slot.number && waits == size && waiting.is_over(observer, &mut behind);
+            let is_first = heap == slot.number && goes_first(waits, size);
+            let is_done = is_first && waiting.is_over(observer, &mut behind);
             if heap == slot.number && !is_done {
                 left.add(waits);
             }
@@ -234,7 +235,7 @@ fn record(uses: &mut Uses, observer: &CallWatch) -> cuda_mem_core::Result<Vec<Us
     observer.watch_all(|| uses.points(), |points| points.iter().map(told).collect())
 }
 
-/// Of which sizes something may be there: a bit for each size, which some share: it may say yes for no reason, and never says no for none.
+/// Of which sizes something may be there that goes before one of a size. Sizes share bits: it may say yes for no reason, and never no for none.
 #[derive(Debug, Default)]
 pub(super) struct SizeSet(AtomicU64);
 
@@ -242,7 +243,7 @@ impl SizeSet {
     #[inline]
     pub(super) fn may_have(&self, size: usize) -> bool {
         let bits = self.0.load(Ordering::Relaxed);
-        bits != 0 && bits & bit(size) != 0
+        bits != 0 && (bits & bit(size) != 0 || goes_first(0, size))
     }
 
     pub(super) fn add(&self, size: usize) {

@@ -1,8 +1,7 @@
 //! Writes snapshots as Python pickles.
 //!
-//! Protocol 2, and of it the opcodes that the web viewer knows, which reads pickles by itself: numbers of up to 64 bits, text,
-//! lists, dictionaries and pairs. Each value is written at once; words and lists that come again are referred to by their number in
-//! the reader's memo.
+//! Protocol 2, and of it the opcodes that the web viewer knows, which reads pickles by itself: numbers of up to 64 bits, text, lists,
+//! dictionaries and pairs. Each value is written at once; words and lists that come again are referred to by their number in the reader's memo.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -210,8 +210,7 @@ pub enum PoolSize {
     Large,
 }
 
-/// A figure of both kinds of pools together, and of each, whose peaks may have been at different moments.
-/// [`DeviceStatistics`] has an example.
+/// A figure of both kinds of pools together, and of each, whose peaks may have been at different moments. [`DeviceStatistics`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolStat {

@@ -11,6 +11,7 @@ mod bench_sequences;
 mod blocks;
 mod caching;
 mod caching_at;
+mod caching_headroom;
 mod caching_model;
 mod caching_oom;
 mod caching_options;

@@ -22,37 +22,28 @@ impl<B> Uses<B> {
         self.queues.entry(fence.stream).or_default().push_back((fence, block));
     }
 
-    /// The blocks whose other streams are done. Each stream is asked until it is not.
-    pub(crate) fn take_done(&mut self, model: &Model) -> Vec<B> {
-        self.take_while(|fence| model.is_complete(fence))
+    /// The wanted blocks whose other streams are done. Each stream is asked until it is not.
+    pub(crate) fn take_done(&mut self, model: &Model, is_wanted: impl Fn(&B) -> bool) -> Vec<B> {
+        let mut done = Vec::new();
+        for queue in self.queues.values_mut().filter(|queue| queue.iter().any(|(_, block)| is_wanted(block)))
+        {
+            let mut is_behind = false;
+            for (fence, block) in std::mem::take(queue) {
+                let is_asked = !is_behind && is_wanted(&block);
+                is_behind |= is_asked && !model.is_complete(&fence);
+                if is_asked && !is_behind { done.push(block) } else { queue.push_back((fence, block)) }
+            }
+        }
+        done
     }
 
     /// All of them, once the host has waited for their streams.
     pub(crate) fn wait(&mut self, model: &Model) -> Vec<B> {
-        self.take_while(|fence| {
-            model.wait(fence);
-            true
-        })
+        self.take().into_iter().inspect(|(fence, _)| model.wait(fence)).map(|(_, block)| block).collect()
     }
 
-    /// Those that are wanted, each with the point until which it is used.
-    pub(crate) fn take_if(&mut self, mut is_wanted: impl FnMut(&B) -> bool) -> Vec<(Fence, B)> {
-        let wanted = |queue: &mut VecDeque<(Fence, B)>| {
-            let (taken, left) =
-                std::mem::take(queue).into_iter().partition::<VecDeque<_>, _>(|(_, block)| is_wanted(block));
-            *queue = left;
-            taken
-        };
-        self.queues.values_mut().flat_map(wanted).collect()
-    }
-
-    fn take_while(&mut self, mut is_done: impl FnMut(&Fence) -> bool) -> Vec<B> {
-        let mut done = Vec::new();
-        for queue in self.queues.values_mut() {
-            while queue.front().is_some_and(|(fence, _)| is_done(fence)) {
-                done.extend(queue.pop_front().map(|(_, block)| block));
-            }
-        }
-        done
+    /// All of them, each with the point until which it is used.
+    pub(crate) fn take(&mut self) -> Vec<(Fence, B)> {
+        self.queues.values_mut().flat_map(std::mem::take).collect()
     }
 }

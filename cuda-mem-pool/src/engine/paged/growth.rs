@@ -10,7 +10,7 @@ use super::sizes::{BlockIndex, GRANULE, Hold, MEDIUM, Policy, SLAB};
 use super::timeline::Timeline;
 use super::window::Search;
 
-/// A heap that has this many bytes joins its quick lists before it asks for more. Below, speed is worth more than the memory.
+/// From so many bytes held in all a heap joins its quick lists before it asks for more. Below, speed is worth more than the memory.
 const JOINS_FROM_BYTES: usize = 64 << 20;
 
 /// A heap's range is this many times as long as what the device has: windows leave room behind them, and stale mappings stay.
@@ -30,12 +30,21 @@ pub(crate) struct PageSource<B: Backend> {
     pub(crate) claimed: usize,
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B>>,
-    /// Counts what is asked of the source: in one round no point is asked twice. With each heap, the round in which it asked last.
+    /// Counts what is asked of the source: in one round no point is asked twice.
     pub(super) round: u64,
-    pub(super) asked: BTreeMap<u32, u64>,
+    /// By heap.
+    pub(super) asked: BTreeMap<u32, Asked>,
     pub(super) budget: MoveBudget,
     /// What there can be: what was held here and elsewhere, and what the device had left, when it was asked. Once for one allocation.
     room: Option<usize>,
+}
+
+/// When a heap asked for memory last, how often it did after idle handles had gone from it to others, and whether some have gone since.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    pub(super) round: u64,
+    pub(super) returns: u32,
+    pub(super) has_lent: bool,
 }
 
 /// The heaps of the device. Each call has a heap for a moment; no call of the backend is made meanwhile.
@@ -166,7 +175,9 @@ impl<B: Backend> PageSource<B> {
         wanted: Wanted,
     ) -> Result<Block, GrowError<B::Error>> {
         self.round += 1;
-        self.asked.insert(heap, self.round);
+        let asked = self.asked.entry(heap).or_default();
+        asked.round = self.round;
+        asked.returns += u32::from(std::mem::take(&mut asked.has_lent));
         let headroom = self.headroom(wanted);
         // Handles have one size, unless there was more memory, or less, when others were made.
         let unit = self.handle_bytes(headroom.room);
@@ -235,7 +246,7 @@ impl<B: Backend> PageSource<B> {
         if let Some(block) = mine.allocate(size, unused, index) {
             return Planned::Block(block);
         }
-        if mine.held_bytes() >= JOINS_FROM_BYTES {
+        if self.reserved() >= JOINS_FROM_BYTES {
             mine.coalesce(index);
             if let Some(block) = mine.allocate(size, unused, index) {
                 return Planned::Block(block);

@@ -17,6 +17,9 @@ const MOST_STALE: usize = 32;
 /// So much more than its share may be held before idle streams leave memory to others.
 const IDLE_BYTES: usize = 32 << 20;
 
+/// A stream that came back so often for what it had left to others takes turns with them: it keeps what it has.
+const TURNS: u32 = 3;
+
 /// A handle that is wholly free, or mapped nowhere.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
@@ -141,7 +144,8 @@ impl<B: Backend> PageSource<B> {
     fn take_from_others(&mut self, plan: &mut Plan, heaps: &mut impl Heaps, enough: usize, quiet: bool) {
         let (unit, round) = (plan.window.unit, self.round);
         let mut others = heaps.others(plan.heap);
-        others.sort_by_key(|other| self.asked.get(other).copied().unwrap_or(0));
+        others.retain(|other| !quiet || self.asked.get(other).is_none_or(|asked| asked.returns < TURNS));
+        others.sort_by_key(|other| self.asked.get(other).map_or(0, |asked| asked.round));
         for other in others {
             let missing = enough.saturating_sub(plan.handles.len());
             if missing == 0 {
@@ -168,6 +172,9 @@ impl<B: Backend> PageSource<B> {
             let (taken, refused): (Vec<Free>, Vec<Free>) = free.into_iter().partition(|free| {
                 free.freed_at <= ordered || timeline.is_done(free.freed_at, round, backend)
             });
+            if quiet && !taken.is_empty() {
+                self.asked.entry(other).or_default().has_lent = true;
+            }
             plan.handles.extend(taken);
             self.give_back(refused, heaps);
         }

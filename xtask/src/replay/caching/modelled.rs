@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use cuda_mem_pool::paged::{Climb, Replay, climb};
+use cuda_mem_pool::paged::{Climb, Replay, climb, goes_first};
 
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::model::{Fence, Model, Refusal};
 use super::super::uses::Uses;
 use super::pages::Pages;
+
+/// Blocks are multiples of this many bytes.
+const GRANULE: usize = 512;
 
 /// The memory of the device whose handles are replayed.
 const DEVICE: usize = 80 << 30;
@@ -32,11 +35,12 @@ struct Inner {
     metadata: usize,
 }
 
-/// A block by the numbers of its heap and in it.
+/// A block by the numbers of its heap and in it, and the bytes that were asked for.
 #[derive(Debug, Clone, Copy)]
 struct Owned {
     heap: u32,
     number: u32,
+    bytes: usize,
 }
 
 impl Modelled {
@@ -70,11 +74,13 @@ impl Inner {
 
     /// A block's number and its address.
     fn allocate(&mut self, model: &Model, heap: u32, bytes: usize) -> Result<(u32, u64), Refused> {
-        // As the allocator does: what other streams are done with comes back before more is asked for.
+        // As the allocator does: of what other streams are done with some comes back first, and all before more is asked for.
+        let size = |bytes: usize| bytes.next_multiple_of(GRANULE);
+        self.take_done(model, |owned| owned.heap == heap && goes_first(size(owned.bytes), size(bytes)))?;
         if let Some(block) = self.engine.allocate(heap, bytes) {
             return Ok(block);
         }
-        self.take_done(model)?;
+        self.take_done(model, |_| true)?;
         let block = match self.engine.grow(heap, bytes).map_err(refused)? {
             Some(block) => block,
             None => {
@@ -93,8 +99,8 @@ impl Inner {
         Ok(())
     }
 
-    fn take_done(&mut self, model: &Model) -> Result<()> {
-        let done = self.pending.take_done(model);
+    fn take_done(&mut self, model: &Model, is_wanted: impl Fn(&Owned) -> bool) -> Result<()> {
+        let done = self.pending.take_done(model, is_wanted);
         done.into_iter().try_for_each(|owned| self.complete(owned))
     }
 }
@@ -120,14 +126,14 @@ impl Climb for Climber<'_> {
     type Error = Refused;
 
     fn take_elsewhere(&mut self) -> Result<bool, Refused> {
-        self.inner.take_done(self.model)?;
+        self.inner.take_done(self.model, |_| true)?;
         self.inner.engine.trim(self.heap, self.bytes).map_err(refused)?;
         Ok(true)
     }
 
     fn take_pending(&mut self) -> Result<bool, Refused> {
         let Self { inner, model, .. } = self;
-        let pending: Vec<(Fence, Owned)> = inner.pending.take_if(|_| true);
+        let pending: Vec<(Fence, Owned)> = inner.pending.take();
         let helped = !pending.is_empty();
         for (fence, owned) in pending {
             let stream = inner.engine.backend().stream(owned.heap)?;
@@ -156,7 +162,7 @@ impl Candidate for Modelled {
         let bytes = usize::try_from(size).map_err(anyhow::Error::from)?;
         let heap = inner.heap(stream);
         let (number, address) = inner.allocate(&self.model, heap, bytes)?;
-        inner.live.insert(address, Owned { heap, number });
+        inner.live.insert(address, Owned { heap, number, bytes });
         Ok(address)
     }
 
