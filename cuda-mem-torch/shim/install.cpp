@@ -300,6 +300,7 @@ int guarded(char* text, size_t capacity, const std::function<void()>& body) {
     return 0;
   } catch (const c10::Error& error) {
     std::snprintf(text, capacity, "%s", error.what_without_backtrace());
+    return dynamic_cast<const c10::ValueError*>(&error) != nullptr ? 2 : 1;
   } catch (const std::exception& error) {
     std::snprintf(text, capacity, "%s", error.what());
   }
@@ -308,7 +309,7 @@ int guarded(char* text, size_t capacity, const std::function<void()>& body) {
 
 } // namespace cuda_mem
 
-/// Installs the allocator in a PyTorch of this version; 0, or 1 with the reason in `text`.
+/// Installs the allocator in a PyTorch of this version; 0, or 1 with the reason in `text`, or 2 if that is a bad value.
 EXPORT int cuda_mem_torch_shim_install(const char* torch_version, char* text, size_t capacity) {
   return cuda_mem::guarded(text, capacity, [=] { cuda_mem::install(torch_version); });
 }

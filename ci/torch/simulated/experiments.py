@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -863,8 +864,9 @@ def a_forked_child_leaves_scopes():
         import cuda_mem_torch
 
         cuda_mem_torch.enable()
-        held, there = block(4 * MIB), torch.empty(MIB)
+        held, there, page = block(4 * MIB), torch.empty(MIB), Path(tempfile.mkdtemp(), "run.html")
         with contextlib.ExitStack() as scopes:
+            scopes.enter_context(cuda_mem_torch.record(page))
             scopes.enter_context(cuda_mem_torch.tag("weights"))
             scopes.enter_context(cuda_mem_torch.hold_still(held))
             scopes.enter_context(cuda_mem_torch.pinned(there))
@@ -873,10 +875,11 @@ def a_forked_child_leaves_scopes():
                 cuda_mem_torch.forget_stream(4096, 0)
                 cuda_mem_torch.symmetric.leave()
                 sys.exit(7)
-        print("status", os.waitstatus_to_exitcode(os.wait()[1]))
+            print("status", os.waitstatus_to_exitcode(os.wait()[1]), "written", page.exists())
+        shutil.rmtree(page.parent)
 
     done = ended(program)
-    assert (done.code, done.output) == (0, "status 7\n") and "Traceback" not in done.errors, done
+    assert (done.code, done.output) == (0, "status 7 written False\n") and "Traceback" not in done.errors, done
 
 
 def blocks_of_the_end_are_silent():

@@ -29,7 +29,7 @@ _pinned: dict[int, weakref.finalize] = {}
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
     """Pins the memory of a CPU tensor where it is, without a copy: ``is_pinned()`` is true then. Gives the same tensor. It is unpinned by
-    :func:`unpin`, or when its memory goes: before that, copies from it must be done."""
+    :func:`unpin`, or when its memory goes: before that, copies from it must be done. It must not grow meanwhile (``resize_``)."""
     _cpu_storage(tensor)
     import torch
 

@@ -65,13 +65,15 @@ def record(
     """
     page = _page(path)
     torch = pytorch()
-    started = start(torch, max_entries, stacks)
+    started, process = start(torch, max_entries, stacks), os.getpid()
     try:
         yield page
     finally:
         failing = sys.exc_info()[0] is not None
         try:
-            _drawing.draw([_drawing.of_process(torch)], page=page, title=f"process {os.getpid()}")
+            # In a forked child it is the parent's.
+            if os.getpid() == process:
+                _drawing.draw([_drawing.of_process(torch)], page=page, title=f"process {process}")
         except Exception as error:
             # The program's own exception says more.
             if not failing:

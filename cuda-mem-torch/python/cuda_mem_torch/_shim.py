@@ -136,8 +136,8 @@ def load(torch: ModuleType) -> ctypes.CDLL:
 
 def _check(function: Callable[..., int], *arguments: bytes) -> None:
     text = ctypes.create_string_buffer(TEXT)
-    if function(*arguments, text, TEXT) != 0:
-        raise CudaMemError(text.value.decode(errors="replace"))
+    if code := function(*arguments, text, TEXT):
+        raise (ValueError if code == 2 else CudaMemError)(text.value.decode(errors="replace"))
 
 
 def install(torch: ModuleType) -> None:
