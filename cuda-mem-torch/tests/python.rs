@@ -2,9 +2,14 @@
 //! that compares with PyTorch.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test that cannot go on fails")]
 
+#[path = "sim/library.rs"]
+mod library;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use library::simulator;
 
 fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -53,15 +58,6 @@ fn installed(name: &str) -> PathBuf {
     // As pip does: each of the programs that the tests start would do it by itself.
     run(Command::new("python3").args(["-m", "compileall", "-q"]).arg(&package));
     folder
-}
-
-fn simulator() -> PathBuf {
-    if let Some(path) = std::env::var_os("CUDA_MEM_SIM_LIBRARY") {
-        return path.into();
-    }
-    let mut cargo = Command::new(env!("CARGO"));
-    run(cargo.args(["build", "--quiet", "--package", "cuda-mem-sim-library"]).current_dir(crate_folder()));
-    built().parent().unwrap().join("libcuda_mem_sim.so")
 }
 
 #[test]

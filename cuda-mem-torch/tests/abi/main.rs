@@ -8,6 +8,8 @@ mod callbacks;
 mod gate;
 mod guests;
 mod history;
+#[path = "../sim/library.rs"]
+mod library;
 mod pinned;
 mod pools;
 mod program;

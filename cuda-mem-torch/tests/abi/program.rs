@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::library::simulator;
 use crate::support::turn;
 
 fn crate_folder() -> &'static Path {
@@ -32,17 +33,6 @@ fn the_header_is_c11_and_cpp17() {
 /// The folder that this test was built into, where the library is too.
 fn built() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_path_buf()
-}
-
-/// The simulated driver as a library, which is told or built.
-fn simulator() -> PathBuf {
-    if let Some(path) = std::env::var_os("CUDA_MEM_SIM_LIBRARY") {
-        return path.into();
-    }
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "cuda-mem-sim-library"]).current_dir(crate_folder());
-    run(&mut cargo);
-    built().parent().unwrap().join("libcuda_mem_sim.so")
 }
 
 #[test]

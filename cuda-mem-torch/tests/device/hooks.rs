@@ -50,10 +50,22 @@ fn reset_is_called_where_the_program_should_give_back() {
     assert_eq!(heard.all(), ["reset"]);
     allocator.empty_cache(MempoolId::for_user()).unwrap();
     assert_eq!(heard.all(), [""; 0], "a pool's memory is known here");
+    // Behind what is cached here: the program may cache that, too.
+    let id = MempoolId::for_user();
+    allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+    free(&*allocator, allocator.malloc(3 * MIB, device, &world.stream).unwrap());
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    allocator.release_pool(device, id).unwrap();
+    world.stream.synchronize().unwrap();
+    let (noted, out) = (heard.clone(), Arc::clone(&program));
+    allocator.set_reset_fn(move || noted.note(format!("reset beside {}", out.out())));
+    assert_eq!(program.out(), 1);
+    assert_eq!(allocator.empty_cache(MempoolId::NONE).unwrap(), 20 * MIB);
+    assert_eq!(heard.all(), ["reset beside 0"]);
     // Before a request is out of memory.
     program.limit(Some(0));
     assert!(allocator.malloc(100, device, &world.stream).unwrap_err().is_out_of_memory());
-    assert_eq!(heard.all(), ["reset"]);
+    assert_eq!(heard.all(), ["reset beside 0"]);
 }
 
 #[test]
@@ -152,12 +164,42 @@ fn ends_of_pools_that_are_kept_here_are_told() {
 #[test]
 fn a_clone_has_the_hooks_too() {
     let world = World::new();
-    let (allocator, heard) = (Program::new().allocator(&world), Heard::default());
-    let noted = heard.clone();
-    allocator.set_init_fn(move |devices| noted.note(devices.to_string()));
+    let (device, heard, id) = (world.context.device(), Heard::default(), MempoolId::for_user());
+    let (program, side) = (Program::new(), world.new_stream());
+    let allocator = program.allocator(&world);
+    let note = |what: &'static str| {
+        let heard = heard.clone();
+        move || heard.note(what)
+    };
+    let [init, reset, fraction, base] = ["init", "reset", "fraction", "base"].map(note);
+    let [record, begin, end, release] = ["record", "begin", "end", "release"].map(note);
+    allocator.set_init_fn(move |_| init());
+    allocator.set_reset_fn(reset);
+    allocator.set_memory_fraction_fn(move |_, _| fraction());
+    allocator.set_base_alloc_fn(move |address, _| {
+        base();
+        address
+    });
+    allocator.set_record_stream_fn(move |_, _| record());
+    allocator.set_begin_allocate_to_pool(move |_, _, _| begin());
+    allocator.set_end_allocate_to_pool_fn(move |_, _| end());
+    allocator.set_release_pool(move |_, _| release());
     let clone = (*allocator).clone();
+    drop(allocator);
     clone.init(1).unwrap();
-    assert_eq!(heard.all(), ["1"]);
+    clone.empty_cache(MempoolId::NONE).unwrap();
+    clone.set_memory_fraction(0.5, device).unwrap();
+    clone.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+    let block = clone.malloc(MIB, device, &world.stream).unwrap();
+    assert_eq!(program.calls(), [Call::Alloc(MIB, device, world.stream.id().as_raw())]);
+    clone.base_allocation(block).unwrap();
+    clone.record_stream(block, &side).unwrap();
+    clone.end_allocate_to_pool(device, id).unwrap();
+    clone.release_pool(device, id).unwrap();
+    let all = ["init", "reset", "fraction", "begin", "base", "record", "end", "release"];
+    assert_eq!(heard.all(), all);
+    free(&clone, block);
+    assert_eq!(program.calls(), [Call::Free(block, MIB, device, world.stream.id().as_raw())]);
 }
 
 #[test]

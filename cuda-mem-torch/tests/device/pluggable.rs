@@ -103,6 +103,8 @@ fn an_owner_frees_what_it_has_and_outlives_its_allocator() {
     let block = world.context.with_current(|| allocator.allocate(4096)).unwrap().unwrap();
     assert_eq!(block.device(), world.context.device());
     let raw = world.context.with_current(|| allocator.raw_alloc(512)).unwrap().unwrap();
+    let (device, legacy) = (world.context.device(), Stream::legacy(&world.context).unwrap().id().as_raw());
+    assert_eq!(program.calls(), [4096, 512].map(|size| Call::Alloc(size, device, legacy)));
     let deleter = allocator.raw_deleter();
     assert_eq!(&deleter, block.deleter());
     drop(allocator);

@@ -82,7 +82,11 @@ fn a_pool_that_cannot_begin_has_no_use_more() {
     assert!(matches!(refused, Err(Error::Pool(cuda_mem_pool::Error::Pool(PoolError::NoPool)))));
     let id = MempoolId::for_user();
     allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
-    assert!(allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).is_err());
+    let again = allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap_err();
+    assert!(
+        matches!(again, Error::Pool(cuda_mem_pool::Error::Pool(PoolError::AlreadyRouted { .. }))),
+        "{again}"
+    );
     assert_eq!(allocator.pool_use_count(device, id).unwrap(), 1);
     allocator.end_allocate_to_pool(device, id).unwrap();
     allocator.release_pool(device, id).unwrap();

@@ -5,18 +5,20 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_core::{Device, Stream};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
-use cuda_mem_torch::symm::{self, Backends, DeviceType, MempoolAllocator, RegistryError};
+use cuda_mem_torch::cuda_mem_ipc::symmetric;
+use cuda_mem_torch::symm::{self, Backends, DeviceType, MempoolAllocator, RegistryError, SymmetricMempool};
 use cuda_mem_torch::{CudaAllocator, Error, MemPool, Result};
 
 use crate::common::World;
 use crate::native::native;
 use crate::program::{MIB, free};
+use crate::symm_fakes::Fake;
 
 /// Symmetric memory of a group of one.
 #[derive(Default)]
 struct Alone(Mutex<Vec<DeviceAllocation>>);
 
-// SAFETY: memory of the driver, which gives it to one receiver.
+// SAFETY: memory of the driver, which gives it to one receiver, and is there when it returns.
 unsafe impl MempoolAllocator for Alone {
     fn alloc(&self, size: usize, _: Device, stream: &Stream) -> Result<u64> {
         let memory = DeviceAllocation::new(stream.context(), size)?;
@@ -62,6 +64,20 @@ fn cudas_functions_are_registered_and_say_which_backends_they_take() {
         panic!("{refused}")
     };
     assert_eq!(*accepted, ["NVSHMEM", "NCCL"]);
+    let stats = allocator.device_stats(device).unwrap();
+    assert_eq!((stats.allocation.all.allocated, stats.num_ooms), (0, 0));
+}
+
+#[test]
+fn what_the_backend_refuses_is_the_requests_error() {
+    let world = World::new();
+    let (device, backends, fake) = (world.context.device(), Backends::new(), Fake::new("NCCL"));
+    fake.on_alloc(|| Err(symmetric::Error::Left { rank: 3 }));
+    backends.register(DeviceType::CUDA, fake).unwrap();
+    let functions = Arc::new(SymmetricMempool::new(&backends, DeviceType::CUDA));
+    let allocator = symm::of(world.driver, functions).unwrap();
+    let refused = allocator.malloc(100, device, &world.stream).unwrap_err();
+    assert!(matches!(refused, Error::Symmetric(symmetric::Error::Left { rank: 3 })), "{refused}");
     let stats = allocator.device_stats(device).unwrap();
     assert_eq!((stats.allocation.all.allocated, stats.num_ooms), (0, 0));
 }

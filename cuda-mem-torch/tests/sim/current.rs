@@ -9,6 +9,7 @@ use cuda_mem_torch::{
 };
 
 use crate::child;
+use crate::library::simulator;
 
 fn driver() -> Driver {
     Driver::over(cuda_mem_sim::table()).unwrap()
@@ -32,6 +33,30 @@ fn a_custom_allocator_is_installed_once() {
     let refused = change_current_allocator(custom()).unwrap_err();
     assert!(matches!(refused, Error::AlreadyInitialized { name: "pluggable" }), "{refused}");
     assert_eq!(current_allocator().unwrap().raw_deleter(), first.raw_deleter());
+}
+
+#[test]
+fn without_a_change_it_is_the_native_one() {
+    // The library is named before the process that loads it begins.
+    let named = std::env::var("CUDA_MEM_DRIVER");
+    let library = named.unwrap_or_else(|_| simulator().into_os_string().into_string().unwrap());
+    let variables = [("CUDA_MEM_DRIVER", library.as_str())];
+    if let Some(output) = child::again("current::without_a_change_it_is_the_native_one", &variables) {
+        return child::expect_silent_success(&output);
+    }
+    let current = current_allocator().unwrap();
+    assert_eq!((current.name(), current.initialized()), ("native", false));
+    current.init(1).unwrap();
+    let device = Driver::system().unwrap().device(0).unwrap();
+    let stream = Stream::new(&device.primary_context().unwrap()).unwrap();
+    let block = current.malloc(3 << 20, device, &stream).unwrap();
+    assert_eq!(current.device_stats(device).unwrap().reserved_bytes.all.current % (2 << 20), 0);
+    // It is made once, and stays as it is initialised.
+    assert_eq!(current_allocator().unwrap().raw_deleter(), current.raw_deleter());
+    // SAFETY: nothing uses it.
+    unsafe { current_allocator().unwrap().raw_delete(block) }.unwrap();
+    let refused = change_current_allocator(custom()).unwrap_err();
+    assert!(matches!(refused, Error::AlreadyInitialized { name: "native" }), "{refused}");
 }
 
 #[test]

@@ -7,5 +7,6 @@ mod child;
 mod current;
 mod drivers;
 mod faults;
+mod library;
 mod reentry;
 mod sharing;
