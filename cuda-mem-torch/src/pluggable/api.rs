@@ -166,18 +166,18 @@ impl CudaAllocator for PluggableAllocator {
         }
         self.inner.native.caches.driver.expect_same(stream.context().driver(), "the stream")?;
         let record = lock(&self.inner.program.hooks).record_stream.clone();
-        if let Some(record) = record {
-            record(address, stream);
-            return Ok(());
-        }
         let recorded = self.inner.program.books.with(|state| {
             let block = state.blocks.get(&address)?;
-            Some(if block.stream == *stream { Ok(()) } else { block.uses.record_stream(stream) })
+            // The program answers for its functions' memory. A pool's blocks serve again without them, so the pool hears of the stream.
+            let is_known = record.is_some() || block.stream == *stream;
+            Some(if is_known { Ok(()) } else { block.uses.record_stream(stream) })
         });
         match recorded {
-            Some(recorded) => Ok(recorded?),
-            None => self.inner.native.record_stream(address, stream),
+            Some(recorded) => recorded?,
+            None => self.inner.native.record_stream(address, stream)?,
         }
+        record.iter().for_each(|record| record(address, stream));
+        Ok(())
     }
 
     /// The figures of the own allocations and those of the pools.

@@ -7,6 +7,7 @@ use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_torch::{CudaAllocator, Error};
 
 use crate::common::World;
+use crate::common::gate::Gate;
 use crate::program::{Call, MIB, Program, free};
 
 /// What hooks were told.
@@ -113,6 +114,33 @@ fn streams_are_the_programs_to_remember_once_it_says_so() {
     // It is the program's to answer for: kept here, it would wait for the next request.
     free(&*allocator, block);
     assert_eq!(program.calls().len(), 1);
+}
+
+/// Such a block serves again without the program's functions.
+#[test]
+fn a_pools_block_waits_for_streams_though_the_program_hears_of_them() {
+    let world = World::new();
+    let (program, device, heard) = (Program::new(), world.context.device(), Heard::default());
+    let (allocator, id) = (program.allocator(&world), MempoolId::for_user());
+    let (noted, side) = (heard.clone(), world.new_stream());
+    allocator.set_record_stream_fn(move |address, stream| {
+        noted.note(format!("{address} on {}", stream.id().as_raw()));
+    });
+    allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+    let block = allocator.malloc(3 * MIB, device, &world.stream).unwrap();
+    let gate = Gate::before(&side);
+    allocator.record_stream(block, &side).unwrap();
+    assert_eq!(heard.all(), [format!("{block} on {}", side.id().as_raw())]);
+    free(&*allocator, block);
+    let next = allocator.malloc(3 * MIB, device, &world.stream).unwrap();
+    assert_ne!(next, block, "the side stream still uses it");
+    let unknown = allocator.record_stream(block + 1, &side).unwrap_err();
+    assert!(matches!(unknown, Error::UnknownPointer { .. }), "{unknown}");
+    assert_eq!(heard.all(), [""; 0], "what failed here is not told");
+    gate.open();
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    free(&*allocator, next);
+    allocator.release_pool(device, id).unwrap();
 }
 
 #[test]
