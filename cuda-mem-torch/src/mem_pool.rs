@@ -13,9 +13,9 @@ use crate::error::{Result, no_panic};
 /// A private pool of an allocator, for one device: PyTorch's `MemPool`.
 ///
 /// Allocations go to it between [`begin_allocate_to_pool`](CudaAllocator::begin_allocate_to_pool) and
-/// [`end_allocate_to_pool`](CudaAllocator::end_allocate_to_pool). Dropped, it helps out no more with
-/// free memory of the pool, takes its use of the pool away and then has the pool's cache emptied. Allocations and graphs may still hold the pool: its memory goes back when the last has let go and caches are
-/// emptied, or memory is needed.
+/// [`end_allocate_to_pool`](CudaAllocator::end_allocate_to_pool). Dropped, it helps out no more with free memory of the pool, takes its use of
+/// the pool away and then has the pool's cache emptied. Allocations and graphs may still hold the pool: its memory goes back when the last has
+/// let go and caches are emptied, or memory is needed.
 ///
 /// It is no handle that could be cloned:
 ///
@@ -60,7 +60,8 @@ impl MemPool {
     ///
     /// Its segments are memory of `allocator` if one is named, which the pool keeps, else of the program's allocator as it has them.
     /// `is_user_created` says how the pool is [named](MemPool::graph_pool_handle). With `use_on_oom`, requests that would else be out of memory
-    /// may have free memory of the pool; with `no_split`, each request to it gets the whole of the free block that is found.
+    /// may have free memory of the pool, as [`set_use_on_oom`](CudaAllocator::set_use_on_oom) says; with `no_split`, each request to it gets the
+    /// whole of the free block that is found.
     ///
     /// # Errors
     ///

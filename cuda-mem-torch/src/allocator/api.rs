@@ -59,10 +59,13 @@ use crate::ipc::{self, IpcDevPtr, ShareableHandle};
 ///
 /// # Errors
 ///
-/// Whatever takes a device: [`Error::NotInitialized`](crate::Error::NotInitialized) before [`init`](Self::init) was called for it;
-/// `Forked` in [`Error::Core`](crate::Error::Core) in a forked child. Whatever takes a pool:
-/// [`PoolError`](cuda_mem_ipc::cuda_mem_pool::segments::PoolError) in [`Error::Pool`](crate::Error::Pool). A function that names no errors has
-/// these alone.
+/// A function has these, and those that it names:
+///
+/// - [`Error::Core`](crate::Error::Core): `Forked` in a forked child, and else what the driver refuses;
+/// - [`Error::NotInitialized`](crate::Error::NotInitialized) of a device, before [`init`](Self::init) was called for it;
+/// - [`Error::UnknownPointer`](crate::Error::UnknownPointer) of an address, if nothing is allocated there from this allocator;
+/// - [`PoolError`](cuda_mem_ipc::cuda_mem_pool::segments::PoolError) in [`Error::Pool`](crate::Error::Pool) of a pool;
+/// - of a [`PluggableAllocator`](crate::PluggableAllocator) what its `alloc` and `free` fail with.
 pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// The caching allocator behind this one.
     fn native(&self) -> &NativeAllocator;
@@ -78,8 +81,9 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// One of which [`Error::is_out_of_memory`](crate::Error::is_out_of_memory) is true, after all that the allocator can do; the
-    /// stream is of another device.
+    /// One of which [`Error::is_out_of_memory`](crate::Error::is_out_of_memory) is true, after all that the allocator can do; `TooLarge` in
+    /// [`Error::Pool`](crate::Error::Pool), for more than any device has; in [`Error::Core`](crate::Error::Core) `ForeignContext` for a stream
+    /// of another device and, while the allocator is off, `Capturing`; [`Error::GivenTwice`](crate::Error::GivenTwice).
     fn malloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
         self.native().caches.malloc(size, device, stream)
     }
@@ -94,7 +98,8 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     fn allocate(&self, size: usize) -> Result<DataPtr> {
         let device = self.native().caches.current_device()?;
         let address = self.raw_alloc(size)?;
-        // SAFETY: just allocated from the allocator that this deletes of, and known to nobody else.
+        // SAFETY: just allocated from the allocator that this deletes of, and known to nobody else. Nothing uses it but `unsafe` code that asks
+        // for its address, and whose author answers for what that is ordered before.
         Ok(unsafe { DataPtr::from_raw(address, device, self.raw_deleter()) })
     }
 
@@ -118,10 +123,6 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     }
 
     /// Frees an allocation, ordered on the stream that it was allocated for. Nothing for address 0.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownPointer`](crate::Error::UnknownPointer) for what is not allocated here, or was freed.
     ///
     /// # Safety
     ///
@@ -169,10 +170,6 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
 
     /// Gives back what is cached on all devices; of a private pool, which must have been released, that alone. PyTorch's default is
     /// `MempoolId::NONE`: the default pool and all released ones. How many bytes went.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`](crate::Error::Core) of the driver.
     fn empty_cache(&self, id: MempoolId) -> Result<usize> {
         let mut bytes = 0usize;
         for device in self.native().caches.all()? {
@@ -194,20 +191,12 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
 
     /// Raises `largest` to the largest free block of the device, in bytes. If it is 0, it starts from what the driver has free.
     /// Libraries bound their work space with it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`](crate::Error::Core) of the driver.
     fn cache_info(&self, device: Device, largest: &mut usize) -> Result<()> {
         *largest = self.native().caches.of(device)?.largest(*largest)?;
         Ok(())
     }
 
     /// The address and the bytes of what an allocation lies in.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownPointer`](crate::Error::UnknownPointer).
     fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
         let caches = &self.native().caches;
         let found = caches.find(|device| device.caching.base_allocation(address))?;
@@ -217,10 +206,6 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
 
     /// Enters a stream as a user of an allocation, which stays away from everybody after its free until the stream has passed the
     /// work that it was given by then; if another thread frees it, of a thread's default stream only work given before this call. Nothing for address 0.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownPointer`](crate::Error::UnknownPointer), where PyTorch does nothing.
     fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         let caches = &self.native().caches;
         if address == 0 || caches.find(|device| device.caching.record_stream(address, stream))?.is_some() {
@@ -247,8 +232,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// All memory and all blocks of all devices, and their history; of a private pool, its segments alone. `MempoolId::NONE` is
-    /// everything.
+    /// All memory and all blocks of all devices, and their history; of a private pool, its segments alone. `MempoolId::NONE` is everything.
     fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
         refuse_forked()?;
         let mut all = self.native().caches.devices.snapshot();
@@ -256,13 +240,13 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         Ok(all)
     }
 
-    /// From here on, allocations on the device that the filter accepts go to the pool, which is made if there is none and has one
-    /// use more.
+    /// From here on, allocations on the device that the filter accepts go to the pool, which is made if there is none and has one use more.
     fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
         Ok(self.native().caches.of(device)?.caching.begin_allocate_to_pool(id, filter)?)
     }
 
-    /// Ends what [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) began. Its use of the pool stays.
+    /// Ends what [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) began. Its use of the pool stays. Of a pool that is a program's own,
+    /// this and [`release_pool`](Self::release_pool) may fail with [`Error::NoPoolFunction`](crate::Error::NoPoolFunction).
     fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
         Ok(self.native().caches.of(device)?.caching.end_allocate_to_pool(id)?)
     }
@@ -287,7 +271,8 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         Ok(self.native().caches.of(device)?.caching.pool_use_count(id))
     }
 
-    /// Whether the pool's free memory may serve requests that would else be out of memory.
+    /// Whether the pool's free memory may serve requests of no pool that would else be out of memory. None of a
+    /// [`PluggableAllocator`](crate::PluggableAllocator): those are its functions' alone.
     fn set_use_on_oom(&self, device: Device, id: MempoolId, use_on_oom: bool) -> Result<()> {
         Ok(self.native().caches.of(device)?.caching.set_use_on_oom(id, use_on_oom)?)
     }
@@ -310,11 +295,6 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// Bytes by which another process opens the memory of an allocation ([`ipc_dev_ptr`](Self::ipc_dev_ptr)), and where in it the
     /// allocation begins. Asked again for the same allocation, they are the same.
     ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownPointer`](crate::Error::UnknownPointer); [`Error::Core`](crate::Error::Core) of the driver for memory that
-    /// cannot be shared.
-    ///
     /// # Safety
     ///
     /// Who opens it reads and writes all of the memory that the allocation lies in. It must not be freed before they are done.
@@ -328,7 +308,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Handle`](crate::Error::Handle) says what is wrong with the bytes; [`Error::Core`](crate::Error::Core) of the driver.
+    /// [`Error::Handle`](crate::Error::Handle) says what is wrong with the bytes; `NoCurrentContext` as [`allocate`](Self::allocate).
     fn ipc_dev_ptr(&self, handle: &[u8]) -> Result<IpcDevPtr> {
         let caches = &self.native().caches;
         ipc::open(&caches.opened, &caches.of(caches.current_device()?)?.context, handle)
@@ -353,8 +333,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Has `tracker` be told of everything that happens on all devices, those to come too, recorded or not, for as long as the
-    /// allocator lives.
+    /// Has `tracker` be told of everything that happens on all devices, those to come too, recorded or not, for as long as the allocator lives.
     fn attach_allocator_trace_tracker(&self, tracker: Arc<dyn Fn(&TraceEntry) + Send + Sync>) -> Result<()> {
         refuse_forked()?;
         self.native().caches.devices.attach(move |device| {
@@ -368,7 +347,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of pools; streams still use freed blocks of it.
+    /// Streams still use freed blocks of it.
     fn checkpoint_state(&self, device: Device, id: MempoolId) -> Result<AllocatorState> {
         let checkpoint = self.native().caches.of(device)?.caching.checkpoint_pool(id)?;
         Ok(AllocatorState { device, id, checkpoint })
@@ -379,7 +358,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of pools; [`Error::OtherDevice`](crate::Error::OtherDevice). Nothing was changed then.
+    /// As [`checkpoint_state`](Self::checkpoint_state); [`Error::OtherDevice`](crate::Error::OtherDevice). Nothing was changed then.
     ///
     /// # Safety
     ///
@@ -396,7 +375,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         // SAFETY: the caller's promise.
         let restored = unsafe { found.caching.restore_pool(state.id, &state.checkpoint) }?;
         let owner = |address| {
-            // SAFETY: allocated just now by the restore, which hands each of them to its caller.
+            // SAFETY: allocated just now by the restore, which hands each of them to its caller; used by `unsafe` code alone, as above.
             unsafe { DataPtr::from_raw(address, device, self.raw_deleter()) }
         };
         let dataptrs_allocd = restored.allocated.into_iter().map(owner).collect();
@@ -425,10 +404,6 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// # Capture
     ///
     /// Becomes part of the graph if the stream captures.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`](crate::Error::Core) of the driver.
     ///
     /// # Safety
     ///
@@ -463,7 +438,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// As [`allocate`](Self::allocate); [`Error::Core`](crate::Error::Core) of the driver.
+    /// As [`allocate`](Self::allocate).
     ///
     /// # Safety
     ///

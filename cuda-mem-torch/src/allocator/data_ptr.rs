@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //!
-//! Relies on the caller that makes a [`DataPtr`] handing over memory that the deleter's allocator gave and that no other code frees.
+//! Relies on the caller that makes a [`DataPtr`] handing over memory that the deleter's allocator gave, that no other code frees, and that
+//! may be freed whenever the owner is dropped.
 
 #![allow(unsafe_code, reason = "gives memory back by address")]
 
@@ -90,7 +91,9 @@ impl DataPtr {
     ///
     /// # Safety
     ///
-    /// `address` is 0, or was given by the deleter's allocator, and nobody else frees it.
+    /// `address` is 0, or was given by the deleter's allocator, and nobody else frees it. Whenever this is dropped or closed, the memory may be
+    /// freed as [`raw_delete`](super::CudaAllocator::raw_delete) demands: work that uses it is ordered before that point of its stream or is on
+    /// streams that [`record_stream`](super::CudaAllocator::record_stream) was told, and a graph uses it only where a private pool keeps it.
     #[must_use]
     pub unsafe fn from_raw(address: CUdeviceptr, device: Device, deleter: RawDeleter) -> Self {
         Self { address, device, deleter }
@@ -128,7 +131,7 @@ impl DataPtr {
     /// As [`CudaAllocator::raw_delete`](super::CudaAllocator::raw_delete).
     pub fn close(mut self) -> Result<()> {
         let address = std::mem::take(&mut self.address);
-        // SAFETY: of this deleter's allocator, and freed once: it was taken out of its owner.
+        // SAFETY: of this deleter's allocator, and freed once: it was taken out of its owner. It may be freed now, as `from_raw` was promised.
         unsafe { self.deleter.delete(address) }
     }
 }
@@ -138,7 +141,7 @@ impl Drop for DataPtr {
         if forked() {
             return;
         }
-        // SAFETY: of this deleter's allocator, freed by its only owner.
+        // SAFETY: of this deleter's allocator, freed by its only owner; it may be freed now, as `from_raw` was promised.
         let freed = unsafe { self.deleter.delete(self.address) };
         if let Err(error) = freed {
             self.device.driver().report_release_failure(&for_core(error, self.address));

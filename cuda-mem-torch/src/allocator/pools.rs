@@ -44,8 +44,7 @@ pub struct AllocatorState {
     pub(crate) checkpoint: Checkpoint,
 }
 
-/// What [`CudaAllocator::set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state) did.
-/// [`AllocatorState`] has an example.
+/// What [`CudaAllocator::set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state) did. [`AllocatorState`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CheckpointDelta {

@@ -17,8 +17,7 @@ use super::{
     DLTensor, DlpackError, FLAG_READ_ONLY, VERSION,
 };
 
-/// A tensor that another library lends. Dropped, it is given back by its deleter, which is called once, also where the tensor was
-/// refused.
+/// A tensor that another library lends. Dropped, it is given back by its deleter, which is called once, also where the tensor was refused.
 ///
 /// The uses that it is [told of](Borrowed::on) come before that. The host waits for them, whatever stream was named to the lender: the
 /// standard does not say that a lender frees behind that stream, and PyTorch has the memory serve the stream that it was allocated on at
@@ -53,8 +52,7 @@ impl Borrowed {
     ///
     /// # Errors
     ///
-    /// [`DlpackError`] says what is wrong; the tensor is given back then. That of another major version is too, and nothing else of
-    /// it is read.
+    /// [`DlpackError`] says what is wrong; the tensor is given back then. That of another major version is too, and nothing else of it is read.
     ///
     /// # Safety
     ///

@@ -147,9 +147,8 @@ impl<O: Lend> Tensor<O> {
     ///
     /// # Errors
     ///
-    /// The buffer comes back with the error: [`DlpackError::Beyond`] if it is too small, [`DlpackError::Type`],
-    /// [`DlpackError::Extent`], [`DlpackError::TooLarge`], [`DlpackError::Dimensions`]; [`DlpackError::Memory`] and [`DlpackError::Core`]
-    /// as [`Lend::device`].
+    /// The buffer comes back with the error: [`DlpackError::Beyond`] if it is too small, [`DlpackError::Type`], [`DlpackError::Extent`],
+    /// [`DlpackError::TooLarge`], [`DlpackError::Dimensions`]; [`DlpackError::Memory`] and [`DlpackError::Core`] as [`Lend::device`].
     pub fn new(owner: O, dtype: DLDataType, shape: &[i64]) -> Result<Self, Refused<O>> {
         let layout = match Layout::new(dtype, shape, None) {
             Ok(layout) => layout,

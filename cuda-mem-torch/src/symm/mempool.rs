@@ -41,9 +41,10 @@ const ADMITTED: [&str; 2] = ["NVSHMEM", "NCCL"];
 ///
 /// # Safety
 ///
-/// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed, and so many bytes on that device.
+/// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed, and so many bytes on that device, which work that is
+/// ordered behind the call on `stream` may use.
 pub unsafe trait MempoolAllocator: Send + Sync {
-    /// Memory on `device`, whatever device is current.
+    /// Memory on `device`, whatever device is current, for work of `stream`.
     fn alloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr>;
 
     /// Gives memory back, behind the work that still uses it.
@@ -133,7 +134,7 @@ impl SymmetricMempool {
     }
 }
 
-// SAFETY: memory of a backend is its receiver's, by the contract of `SymmetricBackend`.
+// SAFETY: memory of a backend is its receiver's, by the contract of `SymmetricBackend`: from the return on, for it is told of no stream.
 unsafe impl MempoolAllocator for SymmetricMempool {
     /// The stream is not looked at: the memory is there when this returns.
     fn alloc(&self, size: usize, device: Device, _stream: &Stream) -> Result<CUdeviceptr> {

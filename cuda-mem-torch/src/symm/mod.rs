@@ -40,11 +40,15 @@ pub use mempool::{MempoolAllocator, SymmetricMempool, cuda_symm_alloc, cuda_symm
 /// An allocator of a registered pair of functions: for CUDA, [`cuda_symm_alloc`] and [`cuda_symm_free`] with the backend that the
 /// program has chosen when it is first used. PyTorch's `get_mempool_allocator`.
 /// Each call makes another allocator, with bookkeeping of its own, over the same functions.
+///
+/// # Errors
+///
+/// [`RegistryError::NoMempoolAllocator`], and `Forked` as there.
 pub fn get_mempool_allocator(driver: Driver, device_type: DeviceType) -> Result<Arc<PluggableAllocator>> {
     of(driver, Backends::global().get_mempool_allocator(device_type)?)
 }
 
-/// An allocator of a pair of functions that need not be registered: [`create_custom_allocator`].
+/// An allocator of a pair of functions that need not be registered: [`create_custom_allocator`], which says what its errors are.
 pub fn of(driver: Driver, functions: Arc<dyn MempoolAllocator>) -> Result<Arc<PluggableAllocator>> {
     let freeing = Arc::clone(&functions);
     let alloc = move |size, device, stream: &_| functions.alloc(size, device, stream);
@@ -52,6 +56,6 @@ pub fn of(driver: Driver, functions: Arc<dyn MempoolAllocator>) -> Result<Arc<Pl
         // SAFETY: the allocator frees what it was given, once, behind the work that the stream was given.
         unsafe { freeing.free(address, size, device, stream) }
     };
-    // SAFETY: by the contract of the trait memory is its receiver's until it is freed, there when the call returns.
+    // SAFETY: by the contract of the trait memory is of that size and device, its receiver's until it is freed, and used behind the call.
     unsafe { create_custom_allocator(driver, alloc, free) }
 }
