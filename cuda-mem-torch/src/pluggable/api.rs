@@ -225,6 +225,10 @@ impl CudaAllocator for PluggableAllocator {
         self.inner.native.caches.of(device)?;
         let begin = lock(&self.inner.program.hooks).begin_allocate_to_pool.clone();
         if let Some(begin) = begin {
+            // A `MemPool` is kept here all the same: the use that is released later must not be its owner's.
+            if self.pool_use_count(device, id)? > 0 {
+                self.inner.native.create_or_incref_pool(device, id, None)?;
+            }
             begin(device, id, filter);
             return Ok(());
         }

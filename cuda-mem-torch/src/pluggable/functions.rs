@@ -41,20 +41,23 @@ impl PluggableAllocator {
     }
 
     /// Has `reset` be called where the program's functions should give back what they cache: by
-    /// [`empty_cache`](crate::CudaAllocator::empty_cache) of everything, and before a request is out of memory.
+    /// [`empty_cache`](crate::CudaAllocator::empty_cache) of everything, and before a request, also one to a private pool, is out of memory.
     ///
-    /// It replaces nothing: what is cached here, freed blocks that streams used and released private pools, goes back to the
-    /// program's `free` first, with it or without. For a private pool alone it is not called: its memory is known here.
+    /// It replaces nothing: what is cached here, freed blocks that streams used and released private pools, goes back to the program's `free`
+    /// first, with it or without. To empty a private pool alone does not call it: that memory is known here.
     pub fn set_reset_fn(&self, reset: impl Fn() + Send + Sync + 'static) {
         self.set(|hooks| hooks.reset.replace(Arc::new(reset)));
     }
 
     /// Has `memory_fraction` be called with what [`set_memory_fraction`](crate::CudaAllocator::set_memory_fraction) is told, and answer
-    /// for it: nothing is limited here then.
+    /// for it: from now on nothing is limited here, of private pools neither.
     ///
     /// Unset: requests beyond the fraction are out of memory, after the same ladder as others, and `alloc` is not called.
     pub fn set_memory_fraction_fn(&self, memory_fraction: impl Fn(f64, Device) + Send + Sync + 'static) {
         self.set(|hooks| hooks.memory_fraction.replace(Arc::new(memory_fraction)));
+        // Nor are pools limited by an earlier fraction. Refused in a forked child alone, where nothing is allocated.
+        let made = self.inner.native.caches.all().into_iter().flatten();
+        made.for_each(|device| _ = device.caching.set_memory_fraction(1.0));
     }
 
     /// Has `base_alloc` tell the address and, in its second argument, the bytes of what an allocation lies in.
@@ -76,9 +79,10 @@ impl PluggableAllocator {
         self.set(|hooks| hooks.record_stream.replace(Arc::new(record_stream)));
     }
 
-    /// Has `begin` be told that allocations which the filter accepts belong to a pool, and answer for pools: they are unknown here
-    /// then, and each allocation is a call of `alloc`. The other two pool functions must be set as well:
-    /// [`Error::NoPoolFunction`](crate::Error::NoPoolFunction) says so.
+    /// Has `begin` be told that allocations which the filter accepts belong to a pool, and answer for pools: they are unknown here then, and
+    /// each allocation is a call of `alloc`. A [`MemPool`](crate::MemPool) has its uses counted here, and no memory. The other two pool
+    /// functions must be set as well: [`Error::NoPoolFunction`](crate::Error::NoPoolFunction) says so. Set it before the first pool begins:
+    /// one that began here has its memory, and ends, here.
     ///
     /// Unset: private pools are those of the [caching allocator](cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator), with segments
     /// of the program's `alloc`, which go back to its `free`.
@@ -90,14 +94,14 @@ impl PluggableAllocator {
     }
 
     /// Has `end` be told that what [`set_begin_allocate_to_pool`](Self::set_begin_allocate_to_pool) speaks of has ended; after it has
-    /// ended here, where pools are kept here.
+    /// ended here, if it began here.
     ///
     /// Unset: it ends here, or is an error, if pools are the program's.
     pub fn set_end_allocate_to_pool_fn(&self, end: impl Fn(Device, MempoolId) + Send + Sync + 'static) {
         self.set(|hooks| hooks.end_allocate_to_pool.replace(Arc::new(end)));
     }
 
-    /// Has `release` be told that a use of a pool has ended; after it has ended here, where pools are kept here.
+    /// Has `release` be told that a use of a pool has ended; after it has ended here, if it is counted here.
     ///
     /// Unset: it ends here, or is an error, if pools are the program's.
     pub fn set_release_pool(&self, release: impl Fn(Device, MempoolId) + Send + Sync + 'static) {

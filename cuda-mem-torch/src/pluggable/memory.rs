@@ -191,7 +191,7 @@ impl Inner {
     }
 
     /// Everything that may help a request: waits for freed blocks, released pools, and what the program's functions cache.
-    fn reclaim(&self) {
+    pub(super) fn reclaim(&self) {
         let points = self.program.books.with(|state| {
             let points = state.freed.iter().filter_map(|freed| freed.points.clone());
             points.flatten().collect::<Vec<_>>()

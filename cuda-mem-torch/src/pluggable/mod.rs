@@ -20,8 +20,7 @@ use crate::allocator::NativeAllocator;
 use crate::error::{OutOfMemoryObserver, Result};
 use crate::lock::lock;
 
-/// An allocator that a program makes of two functions of its own: PyTorch's `CUDAPluggableAllocator`, which
-/// [`create_custom_allocator`] makes.
+/// An allocator that a program makes of two functions of its own: PyTorch's `CUDAPluggableAllocator`, which [`create_custom_allocator`] makes.
 ///
 /// The functions get exact sizes: each allocation is one call, and each free another, with the size, the device and the stream of
 /// the allocation. All else is kept here: statistics, snapshots and history, streams that use an allocation, the ladder before a
@@ -94,13 +93,22 @@ type FreeFn = dyn Fn(CUdeviceptr, usize, Device, &Stream) -> Result<()> + Send +
 
 impl PluggableAllocator {
     fn of(driver: Driver, alloc: Arc<AllocFn>, free: Arc<FreeFn>, hooks: Hooks) -> Self {
-        let inner = Inner {
+        let inner = Arc::new(Inner {
             program: Arc::new(Program { alloc, free, hooks: Mutex::new(hooks), books: Books::default() }),
             native: NativeAllocator::lazy(driver),
             observers: Mutex::default(),
             initialized: AtomicBool::new(false),
-        };
-        Self { inner: Arc::new(inner) }
+        });
+        let weak = Arc::downgrade(&inner);
+        inner.native.caches.devices.attach(move |device| {
+            let weak = weak.clone();
+            // The program's functions are called as a pool calls them: beside captures.
+            let reclaim = move |_| {
+                weak.upgrade().is_some_and(|inner| driver.in_relaxed_capture_mode(|| inner.reclaim()).is_ok())
+            };
+            device.caching.attach_oom_reclaimer(reclaim)
+        });
+        Self { inner }
     }
 }
 

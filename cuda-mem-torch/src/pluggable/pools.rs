@@ -43,7 +43,7 @@ unsafe impl RawResource for Program {
 crate::impl_debug!(Program);
 
 impl Inner {
-    /// Ends something of a pool: by `native`, where pools are kept here, and by the program's function.
+    /// Ends something of a pool: by `native`, if it began here, and by the program's function.
     pub(super) fn end(
         &self,
         of: (Device, MempoolId),
@@ -55,10 +55,12 @@ impl Inner {
         self.native.caches.of(device)?;
         let hooks = lock(&self.program.hooks).clone();
         let end = function(&hooks);
-        if hooks.begin_allocate_to_pool.is_none() {
-            native()?;
-        } else if end.is_none() {
-            return Err(Error::NoPoolFunction { setter, id });
+        match native() {
+            // It did not begin here: it is the program's.
+            Err(Error::Pool(pool::Error::Pool(_))) if hooks.begin_allocate_to_pool.is_some() => {
+                end.as_ref().ok_or(Error::NoPoolFunction { setter, id })?;
+            }
+            ended => ended?,
         }
         end.iter().for_each(|end| end(device, id));
         Ok(())

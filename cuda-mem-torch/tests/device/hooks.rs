@@ -7,6 +7,7 @@ use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_torch::{CudaAllocator, Error};
 
 use crate::common::World;
+use crate::common::capture::{RELAXED, thread_mode};
 use crate::common::gate::Gate;
 use crate::program::{Call, MIB, Program, free};
 
@@ -70,6 +71,44 @@ fn reset_is_called_where_the_program_should_give_back() {
 }
 
 #[test]
+fn a_pools_request_has_what_the_program_gives_back() {
+    let world = World::new();
+    let (program, device, id) = (Program::new(), world.context.device(), MempoolId::for_user());
+    let (allocator, heard, side) = (program.allocator(&world), Heard::default(), world.new_stream());
+    program.limit(Some(20 * MIB));
+    // What was freed while a stream used it.
+    let used = allocator.malloc(20 * MIB, device, &world.stream).unwrap();
+    let gate = Gate::before(&side);
+    allocator.record_stream(used, &side).unwrap();
+    free(&*allocator, used);
+    gate.open();
+    allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+    let first = allocator.malloc(3 * MIB, device, &world.stream).unwrap();
+    let out = program.calls();
+    assert!(out.contains(&Call::Free(used, 20 * MIB, device, world.stream.id().as_raw())), "{out:?}");
+    // What the program caches.
+    let (noted, grows, table) = (heard.clone(), Arc::clone(&program), world.driver.table());
+    allocator.set_reset_fn(move || {
+        noted.note("reset");
+        grows.limit(None);
+        assert_eq!(thread_mode(table), RELAXED, "beside captures, as a pool calls the other functions");
+    });
+    let second = allocator.malloc(30 * MIB, device, &world.stream).unwrap();
+    assert_eq!(heard.all(), ["reset"]);
+    // Once for each request, also if nothing helps.
+    allocator.set_reset_fn({
+        let noted = heard.clone();
+        move || noted.note("reset")
+    });
+    program.limit(Some(0));
+    assert!(allocator.malloc(40 * MIB, device, &world.stream).unwrap_err().is_out_of_memory());
+    assert_eq!(heard.all(), ["reset"]);
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    [first, second].into_iter().for_each(|block| free(&*allocator, block));
+    allocator.release_pool(device, id).unwrap();
+}
+
+#[test]
 fn the_fraction_is_the_programs_once_it_says_so() {
     let world = World::new();
     let (program, device, heard) = (Program::new(), world.context.device(), Heard::default());
@@ -84,6 +123,22 @@ fn the_fraction_is_the_programs_once_it_says_so() {
     allocator.set_memory_fraction(0.0, device).unwrap();
     let block = allocator.malloc(100, device, &world.stream).unwrap();
     free(&*allocator, block);
+}
+
+#[test]
+fn a_fraction_of_before_limits_no_pool() {
+    let world = World::new();
+    let (program, device, id) = (Program::new(), world.context.device(), MempoolId::for_user());
+    let allocator = program.allocator(&world);
+    allocator.set_memory_fraction(0.0, device).unwrap();
+    allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+    assert!(allocator.malloc(MIB, device, &world.stream).unwrap_err().is_out_of_memory());
+    allocator.set_memory_fraction_fn(|_, _| ());
+    let block = allocator.malloc(MIB, device, &world.stream).unwrap();
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    free(&*allocator, block);
+    allocator.release_pool(device, id).unwrap();
+    assert_eq!(allocator.memory_fraction(device).unwrap(), 0.0);
 }
 
 #[test]
@@ -170,6 +225,25 @@ fn pools_are_the_programs_once_it_says_so() {
     allocator.release_pool(device, id).unwrap();
     assert_eq!(heard.all(), [format!("end {id}"), format!("release {id}")]);
     free(&*allocator, block);
+}
+
+#[test]
+fn what_began_here_ends_here_though_pools_are_the_programs_by_then() {
+    let world = World::new();
+    let (program, device, heard) = (Program::new(), world.context.device(), Heard::default());
+    let (allocator, id) = (program.allocator(&world), MempoolId::for_graph());
+    allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+    let (ended, released) = (heard.clone(), heard.clone());
+    allocator.set_begin_allocate_to_pool(|_, _, _| ());
+    allocator.set_end_allocate_to_pool_fn(move |_, id| ended.note(format!("end {id}")));
+    allocator.set_release_pool(move |_, id| released.note(format!("release {id}")));
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    let block = allocator.malloc(3 * MIB, device, &world.stream).unwrap();
+    assert!(matches!(program.calls()[..], [Call::Alloc(size, ..)] if size == 3 * MIB), "it is of no pool");
+    free(&*allocator, block);
+    allocator.release_pool(device, id).unwrap();
+    assert_eq!(allocator.pool_use_count(device, id).unwrap(), 0);
+    assert_eq!(heard.all(), [format!("end {id}"), format!("release {id}")]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `MemPool`, rule by rule.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
@@ -150,6 +150,21 @@ fn with_use_on_oom_it_helps_out_and_without_it_does_not() {
     }
 }
 
+/// They get what they ask for, of exact size; a pool lends pieces of its segments.
+#[test]
+fn a_pool_helps_out_no_request_of_a_programs_functions() {
+    let world = World::new();
+    let (device, program) = (world.context.device(), Program::new());
+    let owner: Shared = program.allocator(&world);
+    let make = || MemPool::of(&owner, None, true, true, false);
+    let pool = world.context.with_current(make).unwrap().unwrap();
+    program.limit(Some(30 * MIB));
+    free(&*owner, inside(&world, &owner, pool.id(), 30 * MIB));
+    assert!(owner.malloc(29 * MIB, device, &world.stream).unwrap_err().is_out_of_memory());
+    drop(pool);
+    free(&*owner, owner.malloc(29 * MIB, device, &world.stream).unwrap());
+}
+
 #[test]
 fn dropped_while_a_graph_holds_it_it_helps_out_no_more() {
     let world = World::new();
@@ -239,4 +254,37 @@ fn a_pool_may_be_of_an_allocator_of_functions() {
     drop(pool);
     assert_eq!(program.out(), 0);
     assert_eq!(world.driver.release_failures(), failures);
+}
+
+/// It is kept here with no memory, for its uses alone.
+#[test]
+fn a_pool_of_an_allocator_whose_pools_are_the_programs_ends() {
+    let world = World::new();
+    let (device, failures) = (world.context.device(), world.driver.release_failures());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    for has_all in [true, false] {
+        let (allocator, program) = (Program::new().allocator(&world), Program::new());
+        let [begin, end, release] = [(); 3].map(|()| told.clone());
+        allocator.set_begin_allocate_to_pool(move |_, _, _| begin.lock().unwrap().push("begin"));
+        if has_all {
+            allocator.set_end_allocate_to_pool_fn(move |_, _| end.lock().unwrap().push("end"));
+            allocator.set_release_pool(move |_, _| release.lock().unwrap().push("release"));
+        }
+        let owner: Shared = allocator;
+        let source: Shared = program.allocator(&world);
+        let weak = Arc::downgrade(&source);
+        let pool = pool(&world, &owner, Some(source));
+        let id = pool.id();
+        assert_eq!(pool.use_count().unwrap(), 1);
+        if has_all {
+            free(&*owner, inside(&world, &owner, id, MIB));
+            assert_eq!(pool.use_count().unwrap(), 1);
+        }
+        drop(pool);
+        assert_eq!(owner.pool_use_count(device, id).unwrap(), 0);
+        assert_eq!(world.driver.release_failures(), failures);
+        assert!(weak.upgrade().is_none());
+        assert_eq!(program.calls(), [], "each request is of the owner's functions");
+    }
+    assert_eq!(*told.lock().unwrap(), ["begin", "end", "release", "release"]);
 }
