@@ -16,7 +16,8 @@
 //!
 //! - **Memory under an asynchronous copy is never freed, read or written too early.** A copy owns its host memory ([`Transfer`]),
 //!   runs in a closure that always waits ([`scope()`]), has ended when it returns ([`DeviceRange`], [`copy::Stager`]), or is an
-//!   `unsafe fn` ([`copy::memcpy_async`]). `mem::forget` breaks none of them.
+//!   `unsafe fn` ([`copy::memcpy_async`]). `mem::forget` breaks none of them. If the driver refuses for a minute to wait for a copy of memory
+//!   that is only borrowed, by a scope or by a call that returns behind the copy, the process is aborted with a message.
 //! - **A buffer remembers every stream that used it.** Uses on other streams, and its release, are ordered behind all of
 //!   them, on the device.
 //! - **The caller's world stays as it was**: the current context, the thread's capture mode, captures of other threads.
@@ -25,9 +26,10 @@
 //!   dropped meanwhile is freed after the capture. A section `# Capture` says where a call differs.
 //! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it. Any call can fail with [`Error::Driver`],
 //!   the driver's code, also for earlier work that failed; [`Error::OtherDevice`] in its place for a copy or fill on a stream whose device
-//!   does not reach the memory; [`Error::ForeignContext`] for a value of another context or driver; and [`Error::WrongThread`] for another
-//!   thread's per-thread default stream. A section `# Errors` names further errors; a call that is described "as" another one has that
-//!   one's errors.
+//!   does not reach the memory; and [`Error::ForeignContext`] for a value of another context or driver. Any call that names a stream, or a use
+//!   of memory on one, can fail with [`Error::WrongThread`] for another thread's per-thread default stream, and [`Error::Disowned`] for a
+//!   stream whose owner has ended it, or may have; any that waits with [`Error::StillInUse`] if the driver kept refusing. A section `# Errors`
+//!   names further errors; a call that is described "as" another one has that one's errors.
 //! - **In a forked child** every call is [`Error::Forked`], and drops do nothing.
 
 #![deny(unsafe_code)]

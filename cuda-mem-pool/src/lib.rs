@@ -16,7 +16,8 @@
 //!
 //! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds
 //! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise. A call that
-//! returns a `Result` and documents no errors has the driver's, the writer's, or those of the call that it names.
+//! returns a `Result` and documents no errors has the driver's, the writer's, or those of the call that it names; [`Error::UnknownAddress`]
+//! and [`Error::TooLarge`] for an address or a range that it does not have; and in a backing watcher [`Error::InCallback`].
 //!
 //! # Layers
 //!

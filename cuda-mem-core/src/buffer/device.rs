@@ -26,8 +26,8 @@ use crate::stream::{Entered, Stream};
 /// Elements in device memory.
 ///
 /// Allocated on a stream, from the pool that is current for the stream's device, and freed on it when dropped: after the
-/// work of every stream that used the buffer, without the host waiting for any. (Only a buffer of a per-thread default stream that
-/// is dropped in another thread waits there: the stream has no name in it.)
+/// work of every stream that used the buffer, without the host waiting for any. (Only the free of a buffer whose stream was disowned, is a
+/// [guest](Stream::guest), or is another thread's default stream, waits there: the stream has no name.)
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};

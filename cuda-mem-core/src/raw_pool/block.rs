@@ -22,8 +22,8 @@ use crate::pointer;
 use crate::stream::Stream;
 use crate::uses::Uses;
 
-/// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting. (Only the
-/// free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
+/// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting. (Only the free of a
+/// block whose stream was disowned, is a guest, or is another thread's default stream, waits there: the stream has no name.)
 ///
 /// The exporter's own free comes after that: it is told by a fence that is recorded on [`ImportedBlock::stream`] behind
 /// [`ImportedBlock::close`].
@@ -292,8 +292,8 @@ impl Release for Freed {
     }
 }
 
-/// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool. (Only
-/// the free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
+/// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool. (Only the free
+/// of a block whose stream was disowned, is a guest, or is another thread's default stream, waits there: the stream has no name.)
 ///
 /// ```
 /// use std::sync::Arc;

@@ -233,7 +233,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if the driver does not know the handle.
+    /// [`Error::Driver`] if the driver does not know the handle; [`Error::Capturing`] while the stream captures.
     pub unsafe fn borrow_raw(context: &Context, raw: *mut c_void) -> Result<Self> {
         let raw = raw.cast::<CUstream_st>();
         if raw.is_null() || raw == CU_STREAM_LEGACY {
@@ -408,8 +408,9 @@ impl Stream {
     /// It is said of this value and its clones, not of another [`Stream::borrow_raw`] of the same handle. A value that is dropped
     /// before need not be told: as long as it is there, the stream is among those that are asked whether they are busy.
     ///
-    /// Memory that was used on it is freed as ever, behind an event ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)).
-    /// If there is none, because the stream captures or the driver refuses, memory stays that none was recorded for before.
+    /// Memory that was used on it is freed behind an event ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)),
+    /// for which the host waits if the memory was allocated on it. If there is none, because the stream captures or the driver refuses, memory
+    /// stays that none was recorded for before.
     pub fn disown(&self) {
         if self.inner.kind == Kind::Borrowed && !fork::forked() {
             let _reports = LateReports::new();

@@ -46,10 +46,6 @@ impl Uses {
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Disowned`](crate::Error::Disowned).
     pub fn on<'u>(&'u self, address: CUdeviceptr, stream: &'u Stream) -> Result<StreamUse<'u>> {
         StreamUse::begin(address, self, stream, Access::Write)
     }
@@ -72,7 +68,6 @@ impl Uses {
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
-    /// Errors: as [`Uses::on`].
     pub fn order(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         let _reports = LateReports::new();
@@ -211,10 +206,6 @@ impl UsePoint {
     /// Orders `stream` behind the point. The host waits for nothing, and nothing is called for the point's own stream.
     ///
     /// Wraps [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Disowned`](crate::Error::Disowned).
     pub fn order(&self, stream: &Stream) -> Result<()> {
         if stream.follows(&self.stream)? {
             return Ok(());
@@ -226,11 +217,7 @@ impl UsePoint {
     /// Waits until nothing before the point runs any more. Blocks the calling thread.
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver) if a wait failed at first or the context was lost: nothing runs any more either. [`Error::StillInUse`](crate::Error::StillInUse) if the
-    /// driver kept refusing.
+    /// Behind [`Error::Driver`](crate::Error::Driver) nothing runs any more either: a wait failed at first, or the context was lost.
     pub fn wait(&self) -> Result<()> {
         refuse_forked()?;
         let _relaxed = Relaxed::enter(self.stream.driver()).ok();

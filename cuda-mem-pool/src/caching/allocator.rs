@@ -103,7 +103,8 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceOutOfMemory`], [`Error::TooLarge`] from 1 EiB on, [`Error::Core`], [`Error::InCallback`].
+    /// [`Error::DeviceOutOfMemory`], [`Error::TooLarge`] from 1 EiB on, [`Error::Core`], [`Error::InCallback`]; [`Error::Sleep`]: `Asleep` for a
+    /// tag that sleeps; [`Error::TooManyStreams`], [`Error::TooManyBlocks`]; [`Error::InUse`], which is a fault of the allocator.
     #[inline]
     pub fn allocate_by_address(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         self.shared().allocate(bytes, stream)
@@ -113,8 +114,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Core`] if it is a stream of another context, or another thread's default stream;
-    /// [`Error::TooManyStreams`].
+    /// [`Error::Core`] if it is a stream of another context, or another thread's default stream; [`Error::TooManyStreams`].
     pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
         refuse_forked()?;
         let shared = self.shared();

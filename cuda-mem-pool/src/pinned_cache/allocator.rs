@@ -93,7 +93,8 @@ impl PinnedCachingAllocator {
     }
 
     /// As [`PinnedCachingAllocator::allocate`], for a stream, by which the filters of private pools choose, and on a NUMA node, if it
-    /// is not to be the allocator's own. Never takes memory of another node or pool.
+    /// is not to be the allocator's own: `NoSuchNumaNode` in [`Error::Core`](crate::Error::Core) if there is none. Never takes memory of another
+    /// node or pool.
     pub fn allocate_with(
         &self,
         len: usize,

@@ -297,10 +297,6 @@ impl CachingAllocator {
     }
 
     /// The tag of that name, which is made if there is none. It lives as long as the allocator. [`Tag`] has an example.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`] in a forked child, and for a device that does not map memory.
     pub fn tag(&self, name: &str) -> Result<Tag> {
         Tag::of(self, name)
     }

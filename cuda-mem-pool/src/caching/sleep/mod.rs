@@ -365,7 +365,11 @@ impl Tag {
         Ok(bytes)
     }
 
-    /// Gives the host memory back that is kept for the next sleep; how many bytes. None of a tag that sleeps.
+    /// Gives the host memory back that is kept for the next sleep; how many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`SleepError::Asleep`] for a tag that sleeps, whose backup stays; [`SleepError::Busy`].
     pub fn release_backup(&self) -> Result<usize> {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         let spare = lock(&self.shared.backups).pop();
