@@ -1,5 +1,7 @@
 //! Registration: which calls it makes and in which thread, what its failures say, what raw pins keep alive.
 
+use std::process::Command;
+
 use cuda_mem_core::host::raw::{self, PinError};
 use cuda_mem_core::host::{
     CancelToken, HostMapping, HostMemory, MappingOptions, RegisterFlags, RegisterOptions, Registered,
@@ -224,6 +226,37 @@ fn pinning_without_a_driver_says_what_is_missing() {
         assert_eq!(error.code(), None);
         assert!(error.to_string().contains("/nowhere/libcuda.so.1"), "{error}");
     }
+}
+
+/// The simulated driver as a library, which is told or built.
+fn library() -> String {
+    if let Ok(path) = std::env::var("CUDA_MEM_SIM_LIBRARY") {
+        return path;
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--package", "cuda-mem-sim-library"]);
+    assert!(cargo.status().unwrap().success());
+    let test = std::env::current_exe().unwrap();
+    // Beside the folder of the tests.
+    test.ancestors().nth(2).unwrap().join("libcuda_mem_sim.so").into_os_string().into_string().unwrap()
+}
+
+#[test]
+fn the_first_pin_loads_the_driver_and_initialises_it() {
+    let (test, library) = ("registration::the_first_pin_loads_the_driver_and_initialises_it", library());
+    let variables = [("CUDA_MEM_DRIVER", library.as_str()), ("CUDA_MEM_SIM_LIBRARY", library.as_str())];
+    if let Some(output) = child::again(test, &variables) {
+        return child::expect_silent_success(&output);
+    }
+    let is_loaded = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(&library);
+    assert!(!is_loaded());
+    let mut memory = vec![1u8; 5000];
+    let start = memory.as_mut_ptr().cast();
+    // SAFETY: the vector lives until it is unpinned below.
+    unsafe { raw::pin_memory(start, 5000) }.unwrap();
+    assert!(is_loaded());
+    // SAFETY: no device uses it.
+    unsafe { raw::unpin_memory(start) }.unwrap();
 }
 
 /// A thread may undo what another has registered since it asked for that, and before it knows: the driver keeps the count, and the

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, copy};
-use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::{MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, RELAXED};
@@ -151,4 +151,25 @@ fn an_allocator_that_ends_while_the_driver_refuses_to_wait_keeps_its_memory() {
         assert!(misuse.is_empty(), "{misuse:?}");
         assert!(context.driver().release_failures() > 0, "it is counted");
     }
+}
+
+#[test]
+fn an_owned_pool_is_destroyed_with_the_last_of_its_memory_and_the_drivers_own_never() {
+    let (sim, context) = machine();
+    let destroyed = || sim.log().count("cuMemPoolDestroy");
+    let own = || PinnedMemoryResource::new(&context, &PinnedMemoryResourceOptions::default()).unwrap();
+    own().close();
+    assert_eq!(destroyed(), 1);
+    drop(own());
+    assert_eq!(destroyed(), 2);
+    let resource = own();
+    let block = resource.allocate(4096, None).unwrap();
+    resource.close();
+    assert_eq!(destroyed(), 2, "a block is left");
+    block.close().unwrap();
+    assert_eq!(destroyed(), 3);
+    PinnedMemoryResource::new(&context, None).unwrap().close();
+    assert_eq!(destroyed(), 3);
+    drop(context);
+    expect_clean(&sim);
 }

@@ -1,9 +1,10 @@
 //! Copies by address, and what devices reach of each other.
 
 use cuda_mem_core::{DeviceBuffer, Stream};
-use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::{self, MempoolId};
 use cuda_mem_torch::{CudaAllocator, Error};
 
+use crate::common::kernels::Kernels;
 use crate::common::{World, pattern};
 use crate::native::native;
 use crate::program::{MIB, Program, free};
@@ -78,17 +79,36 @@ fn a_device_reaches_itself() {
 #[test]
 fn peers_reach_memory_that_comes_later_and_what_cannot_says_so() {
     let world = World::new();
-    let program = Program::new();
-    let allocator = program.allocator(&world);
-    allocator.init(world.driver.device_count().unwrap()).unwrap();
+    let (program, native) = (Program::new().allocator(&world), native(&world));
+    program.init(world.driver.device_count().unwrap()).unwrap();
     let own = world.context.device();
-    for device in world.driver.devices().unwrap().into_iter().skip(1) {
+    // Memory of `cuMemAlloc`, and memory that is mapped.
+    let allocators: [&dyn CudaAllocator; 2] = [&*program, &native];
+    for (allocator, device) in allocators.iter().flat_map(|&allocator| {
+        world.driver.devices().unwrap().into_iter().skip(1).map(move |it| (allocator, it))
+    }) {
+        let before = allocator.malloc(3 * MIB, own, &world.stream).unwrap();
         let enabled = allocator.enable_peer_access(device, own);
-        if device.can_access_peer(own).unwrap() {
-            enabled.unwrap();
-        } else {
+        if !device.can_access_peer(own).unwrap() {
             let refused = enabled.unwrap_err();
             assert!(matches!(refused, Error::Pool(cuda_mem_pool::Error::NoPeerAccess { .. })), "{refused}");
+            free(allocator, before);
+            continue;
         }
+        enabled.unwrap();
+        // More than what is there has free: its end is new.
+        let after = allocator.malloc(100 * MIB, own, &world.stream).unwrap();
+        let context = device.primary_context().unwrap();
+        let (kernels, remote) = (Kernels::load(&context), Stream::new(&context).unwrap());
+        for (block, len) in [(before, 3 * MIB), (after, 100 * MIB)] {
+            let end = block + (len - 4096) as u64;
+            // SAFETY: the last words of memory that nobody else uses.
+            unsafe { kernels.fill_u32(&remote, end, 1024, 0x0707_0707) };
+            remote.synchronize().unwrap();
+            assert_eq!(bytes(&world.stream, end, 4096), [7; 4096]);
+            free(allocator, block);
+        }
+        // The next device's memory is to be new, too.
+        allocator.empty_cache(MempoolId::NONE).unwrap();
     }
 }

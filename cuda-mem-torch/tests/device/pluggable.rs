@@ -120,6 +120,35 @@ fn an_owner_frees_what_it_has_and_outlives_its_allocator() {
 }
 
 #[test]
+fn an_allocator_is_moved_and_assigned_over_beside_its_allocations() {
+    let world = World::new();
+    let (program, other) = (Program::new(), Program::new());
+    let allocate = |allocator: &dyn CudaAllocator| {
+        world.context.with_current(|| allocator.allocate(4096)).unwrap().unwrap()
+    };
+    let mut allocator = (*program.allocator(&world)).clone();
+    let (first, second, third) = (allocate(&allocator), allocate(&allocator), allocate(&allocator));
+    let mut moved = Box::new(allocator);
+    drop(first);
+    assert_eq!(program.out(), 2);
+    let address = second.into_raw();
+    free(&*moved, address);
+    assert_eq!(program.out(), 1);
+    // What was there is dropped.
+    *moved = (*other.allocator(&world)).clone();
+    assert_eq!((program.out(), other.out()), (1, 0));
+    let fourth = allocate(&*moved);
+    assert_eq!((program.out(), other.out()), (1, 1));
+    drop(third);
+    assert_eq!((program.out(), other.out()), (0, 1));
+    allocator = *moved;
+    drop(allocator);
+    assert_eq!(other.out(), 1);
+    drop(fourth);
+    assert_eq!(other.out(), 0);
+}
+
+#[test]
 fn an_owner_gives_its_address_away_or_tells_why_it_cannot_free() {
     let world = World::new();
     let program = Program::new();
