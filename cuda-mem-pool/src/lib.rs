@@ -15,9 +15,11 @@
 //! ```
 //!
 //! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds
-//! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise. A call that
-//! returns a `Result` and documents no errors has the driver's, the writer's, or those of the call that it names; [`Error::UnknownAddress`]
-//! and [`Error::TooLarge`] for an address or a range that it does not have; and in a backing watcher [`Error::InCallback`].
+//! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise.
+//!
+//! Any call can fail with [`Error::Core`], as any call of that layer can; with [`Error::UnknownAddress`] and [`Error::TooLarge`] for an
+//! address or a range that it does not have; and, in a backing watcher, with [`Error::InCallback`]. A section `# Errors` names further errors.
+//! A call that names another one has that one's errors, and one that writes has the writer's.
 //!
 //! # Layers
 //!

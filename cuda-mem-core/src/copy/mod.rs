@@ -52,7 +52,7 @@ pub unsafe fn memcpy_async(
 ///
 /// # Errors
 ///
-/// [`Error::ForeignContext`](crate::Error::ForeignContext) for a context of another driver; as [`memcpy_async`].
+/// As [`memcpy_async`].
 ///
 /// # Safety
 ///

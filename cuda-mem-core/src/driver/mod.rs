@@ -90,8 +90,8 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`Error::Load`] without a driver of CUDA 12.2 or newer, [`Error::Driver`] if it does not initialise (no device, say),
-    /// [`Error::Forked`] in a forked child. A failure is not remembered: the next call tries again.
+    /// [`Error::Load`] without a driver of CUDA 12.2 or newer, [`Error::Driver`] if it does not initialise (no device, say). A failure is not
+    /// remembered: the next call tries again.
     pub fn system() -> Result<Self> {
         refuse_forked()?;
         Self::over(Table::system().map_err(Arc::new)?)
@@ -102,7 +102,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if it does not initialise, [`Error::Forked`] in a forked child.
+    /// [`Error::Driver`] if it does not initialise.
     pub fn over(table: &'static Table) -> Result<Self> {
         refuse_forked()?;
         let initialising = fork::Initialising::begin();

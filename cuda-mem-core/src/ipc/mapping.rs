@@ -192,7 +192,7 @@ impl ImportedMapping {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] for devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach it.
+    /// [`Error::Driver`]: code 101 for a device that cannot reach it.
     pub fn allow(&self, devices: &[Device]) -> Result<()> {
         // There is one until the mapping is closed.
         let range = self.mapped.range.as_ref();

@@ -147,6 +147,19 @@ fn memory_of_a_disowned_stream_is_freed_behind_all_its_uses() {
     });
 }
 
+/// The free names no stream.
+#[test]
+fn the_free_of_memory_of_a_disowned_stream_waits_on_the_host() {
+    on_simulator(|sim, context| {
+        let (stream, destroy) = borrowed(sim, context);
+        let buffer = DeviceBuffer::<u8>::uninit(&stream, 4096).unwrap();
+        let (gate, _held) = make_wait(&stream);
+        stream.disown();
+        destroy();
+        waits_for(&gate, || drop(buffer));
+    });
+}
+
 /// Nobody is behind a stream that was disowned while it captured.
 #[test]
 fn memory_that_no_event_stands_for_stays() {

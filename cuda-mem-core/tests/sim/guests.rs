@@ -1,5 +1,6 @@
 //! Streams of somebody else, who destroys them without a word.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,6 +107,26 @@ fn what_a_destroyed_guest_used_is_waited_for_with_its_context() {
     }
     let refused = |record: &Record| record.result == CUresult::CUDA_ERROR_INVALID_HANDLE;
     assert!(sim.log().filter(refused).is_empty());
+}
+
+/// The free names no stream.
+#[test]
+fn the_free_of_memory_of_a_guest_waits_on_the_host() {
+    let (sim, context) = machine();
+    for is_pool in [false, true] {
+        let theirs = Stream::new(&context).unwrap();
+        let stream = guest(&context, &theirs);
+        let (allocation_type, location) = (AllocationType::Pinned, MemoryLocation::Device(0));
+        let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
+        let pool = Arc::new(MemoryPool::create(context.driver(), &properties).unwrap());
+        let memory: Box<dyn Any> = visiting(&stream, || match is_pool {
+            true => Box::new(PoolBlock::allocate(&pool, 4096, &stream).unwrap()) as Box<dyn Any>,
+            false => Box::new(DeviceBuffer::<u8>::uninit(&stream, 4096).unwrap()),
+        });
+        let (gate, _held) = make_wait(&theirs);
+        waits_for(&gate, || drop(memory));
+    }
+    assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
 }
 
 #[test]

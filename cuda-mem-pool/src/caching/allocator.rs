@@ -73,7 +73,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidFraction`], [`Error::InvalidOverPeak`], [`Error::Options`]; [`Error::Core`] of the driver.
+    /// [`Error::InvalidFraction`], [`Error::InvalidOverPeak`], [`Error::Options`].
     pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
         Self::with(context, options, CallWatch::default())
     }
@@ -103,8 +103,8 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceOutOfMemory`], [`Error::TooLarge`] from 1 EiB on, [`Error::Core`], [`Error::InCallback`]; [`Error::Sleep`]: `Asleep` for a
-    /// tag that sleeps; [`Error::TooManyStreams`], [`Error::TooManyBlocks`]; [`Error::InUse`], which is a fault of the allocator.
+    /// [`Error::DeviceOutOfMemory`], [`Error::TooLarge`] from 1 EiB on; [`Error::Sleep`]: `Asleep` for a tag that sleeps;
+    /// [`Error::TooManyStreams`], [`Error::TooManyBlocks`]; [`Error::InUse`], which is a fault of the allocator.
     #[inline]
     pub fn allocate_by_address(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         self.shared().allocate(bytes, stream)
@@ -114,7 +114,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Core`] if it is a stream of another context, or another thread's default stream; [`Error::TooManyStreams`].
+    /// [`Error::TooManyStreams`].
     pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
         refuse_forked()?;
         let shared = self.shared();
@@ -149,7 +149,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] if no block begins there; [`Error::Core`] of the driver.
+    /// [`Error::UnknownAddress`] if no block begins there.
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();
@@ -201,10 +201,6 @@ impl CachingAllocator {
 
     /// Waits on the host for the work of all streams that memory was allocated for, and for what others do with blocks that were freed, but
     /// for streams that capture and the default streams of other threads. No capture ends, not even one that begins meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InCallback`]; [`Error::Core`] if the device is lost.
     pub fn wait_for_streams(&self) -> Result<()> {
         refuse_watchers()?;
         self.shared().pools().wait_for_streams()
@@ -221,7 +217,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidFraction`], [`Error::InCallback`].
+    /// [`Error::InvalidFraction`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
         self.shared().set_limits(|options| options.memory_fraction = fraction)
     }
@@ -232,7 +228,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::InCallback`]; [`Error::Core`] of the driver, with the limit set.
+    /// [`Error::Core`] of the driver, with the limit set.
     pub fn set_limit(&self, bytes: usize) -> Result<usize> {
         let shared = self.shared();
         shared.set_limits(|options| options.max_bytes = bytes)?;

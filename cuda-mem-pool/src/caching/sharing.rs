@@ -84,7 +84,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] if there is no memory of the default pool; [`Error::InCallback`].
+    /// [`Error::UnknownAddress`] if there is no memory of the default pool.
     pub fn segment(&self, address: CUdeviceptr) -> Result<Segment> {
         self.shared().source.lock()?.segment(address).ok_or(Error::UnknownAddress { address })
     }
@@ -138,8 +138,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] if a part of the range has no memory of the default pool, [`Error::TooLarge`],
-    /// [`Error::InCallback`], [`Error::Core`] in a forked child. Nothing is pinned then.
+    /// [`Error::UnknownAddress`] if a part of the range has no memory of the default pool, [`Error::TooLarge`]. Nothing is pinned then.
     pub fn pin(&self, address: CUdeviceptr, bytes: usize, pin: Pin) -> Result<Pinned> {
         let shared = self.shared();
         let end = end_of(address, bytes)?;
@@ -226,7 +225,7 @@ impl Pinned {
     ///
     /// # Errors
     ///
-    /// [`Error::Core`]: code 1 if memory of the device cannot be shared this way; [`Error::InCallback`].
+    /// [`Error::Core`]: code 1 if memory of the device cannot be shared this way.
     pub fn export_posix_fds(&self) -> Result<Vec<(Segment, OwnedFd)>> {
         let source = self.inner.shared.source.lock()?;
         let export = |segment: Segment| {

@@ -370,8 +370,7 @@ macro_rules! resource {
             /// # Errors
             ///
             /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled); [`Error::OtherKind`](crate::Error::OtherKind) if a resource of
-            /// another kind is registered there; [`Error::OtherUuid`](crate::Error::OtherUuid) if nothing is, and the pool has another UUID;
-            /// [`Error::Core`](crate::Error::Core) in a forked child.
+            /// another kind is registered there; [`Error::OtherUuid`](crate::Error::OtherUuid) if nothing is, and the pool has another UUID.
             pub fn register(&self, uuid: $crate::Uuid) -> $crate::Result<Self> {
                 Ok(Self { pool: $crate::driver_pool::sharing::register(uuid, &self.pool)? })
             }
@@ -380,8 +379,7 @@ macro_rules! resource {
             ///
             /// # Errors
             ///
-            /// [`Error::NotRegistered`](crate::Error::NotRegistered), [`Error::OtherKind`](crate::Error::OtherKind);
-            /// [`Error::Core`](crate::Error::Core) in a forked child.
+            /// [`Error::NotRegistered`](crate::Error::NotRegistered), [`Error::OtherKind`](crate::Error::OtherKind).
             pub fn from_registry(uuid: $crate::Uuid) -> $crate::Result<Self> {
                 Ok(Self { pool: $crate::driver_pool::sharing::find(uuid, Self::KIND)? })
             }

@@ -77,7 +77,7 @@ impl PinnedCachingAllocator {
     /// # Errors
     ///
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), after everything that was free had been given back, or at once beyond
-    /// [`max_bytes`](PinnedCacheOptions::max_bytes); [`Error::TooLarge`](crate::Error::TooLarge); the driver's and `Forked` in [`Error::Core`](crate::Error::Core).
+    /// [`max_bytes`](PinnedCacheOptions::max_bytes); [`Error::TooLarge`](crate::Error::TooLarge).
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<PinnedBlock> {
         let shared = self.shared();

@@ -112,10 +112,6 @@ impl PinnedBlock {
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](cuda_mem_core::Uses::wait)).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for work that failed; [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[u8]> {
         self.block.uses.wait()?;
         // SAFETY: `len` initialised bytes of a block that this value alone has; no device writes them now, and safe device
@@ -138,10 +134,6 @@ impl PinnedBlock {
     /// [`Error::Capturing`] if the stream captures, for a block of the default pool: the graph would outlive it. A block of a
     /// private pool may become part of a graph; dropped then, it serves nobody else until the pool is released or the
     /// allocator's last handle is dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] for a stream of another driver, [`Error::Capturing`], [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         let block = self.admit(stream, "PinnedBlock::on")?;
         block.uses.on(block.segment.device_address(stream.context(), block.offset)?, stream)

@@ -208,7 +208,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`]; `Forked` in [`Error::Core`].
+    /// [`Error::Options`].
     pub fn set_segment_options(&self, options: Options) -> Result<()> {
         options.check()?;
         let mut state = self.pool_state()?;
@@ -221,10 +221,6 @@ impl CachingAllocator {
     /// off, what goes to no private pool is in segments of `cuMemAlloc`, which stay where they are until they go back as those of
     /// released pools do, and of which there are [legacy handles](Self::ipc_handle). What there is stays where it is. It is always off on a
     /// device that does not map memory.
-    ///
-    /// # Errors
-    ///
-    /// `Forked` in [`Error::Core`].
     pub fn set_expandable_segments(&self, expandable: bool) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();

@@ -51,7 +51,7 @@ impl Tag {
     /// # Errors
     ///
     /// Nothing is changed: [`CoreError::Capturing`] if a stream captures that the allocator knows; [`SleepError::NoBackup`];
-    /// [`SleepError::Busy`]; [`SleepError::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`]. What fails later is in [`Slept::refused`].
+    /// [`SleepError::Busy`]; [`SleepError::OtherAllocator`]. What fails later is in [`Slept::refused`].
     ///
     /// # Safety
     ///
@@ -128,7 +128,7 @@ impl Tag {
     /// # Errors
     ///
     /// [`SleepError::NoMemory`] if the device or the limit has not enough: all of them sleep on, with their backups, and it can be tried
-    /// again. [`SleepError::Busy`]; [`SleepError::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`].
+    /// again. [`SleepError::Busy`]; [`SleepError::OtherAllocator`].
     pub fn wake(tags: &[&Self], restore: Restore) -> Result<Vec<Notice>> {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Vec::new()) };

@@ -306,7 +306,7 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`]: `HasMemory` if it has other memory or another tag, and others; [`SleepError::Asleep`]; [`SleepError::Busy`]; `Forked`.
+    /// [`Error::Pool`]: `HasMemory` if it has other memory or another tag, and others; [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         refuse_tag_s(id)?;
@@ -380,7 +380,7 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// [`SleepError::Awake`]; [`SleepError::Busy`]; [`Error::Core`].
+    /// [`SleepError::Awake`]; [`SleepError::Busy`].
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
         let _busy = self.shared.begin_in(self.allocator.shared(), ASLEEP)?;
         let backups = lock_over_calls(&self.shared.backups);
