@@ -37,7 +37,7 @@ pub use deadline::{Deadline, Poller};
 pub use frame::{Frame, HEADER, MAGIC, MAX_FRAME};
 pub use frame::{MAX_DESCRIPTORS, MAX_PAYLOAD, VERSION};
 pub use listener::Listener;
-pub use peer::Peer;
+pub use peer::{Peer, start_time};
 pub use pending::{Pending, pair};
 pub use policy::PeerPolicy;
 pub(crate) use system::peer_pid;

@@ -42,7 +42,7 @@ impl Peer {
     /// Who has the number now. That it is who had it when the credentials were taken is for the hello to confirm.
     pub(super) fn of_credentials(credentials: Credentials) -> Result<Self> {
         let process = visible(credentials)?;
-        let before = start_time(process)?;
+        let before = start_time(number(process))?;
         let pidfd = pidfd_open(process, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => Error::PeerExited { pid: number(process) },
             errno => Error::system("pidfd_open")(errno),
@@ -53,7 +53,7 @@ impl Peer {
 
     fn new(credentials: Credentials, process: Pid, pidfd: OwnedFd) -> Result<Self> {
         let Credentials { uid, gid, .. } = credentials;
-        let start_time = start_time(process)?;
+        let start_time = start_time(number(process))?;
         let peer = Self { uid, gid, pid: number(process), start_time, pidfd };
         // While it lives nobody else has its number, so the start was its own.
         if peer.is_alive()? { Ok(peer) } else { Err(Error::PeerExited { pid: peer.pid }) }
@@ -105,13 +105,12 @@ fn number(process: Pid) -> u32 {
     process.as_raw_nonzero().get().cast_unsigned()
 }
 
-/// Field 22 of `/proc/PID/stat`.
-pub(super) fn start_time(process: Pid) -> Result<u64> {
-    let text =
-        fs::read(format!("/proc/{process}/stat")).map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::NOENT | Errno::SRCH) => Error::PeerExited { pid: number(process) },
-            _ => Error::System { call: "reading /proc/PID/stat", source: error.into() },
-        })?;
+/// As [`Peer::start_time`], of the process that has a number now: field 22 of `/proc/PID/stat`. `start_time(std::process::id())` is one's own.
+pub fn start_time(pid: u32) -> Result<u64> {
+    let text = fs::read(format!("/proc/{pid}/stat")).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NOENT | Errno::SRCH) => Error::PeerExited { pid },
+        _ => Error::System { call: "reading /proc/PID/stat", source: error.into() },
+    })?;
     field_22(&text).ok_or_else(|| Error::System {
         call: "reading /proc/PID/stat",
         source: std::io::Error::from(std::io::ErrorKind::InvalidData).into(),
@@ -156,7 +155,7 @@ mod tests {
         let pid = std::process::id().cast_signed();
         let peer = Peer::of_credentials(Credentials { pid, uid: 1, gid: 2 }).unwrap();
         assert_eq!((peer.uid(), peer.gid(), peer.pid()), (1, 2, std::process::id()));
-        assert_eq!(peer.start_time(), start_time(rustix::process::getpid()).unwrap());
+        assert_eq!(peer.start_time(), start_time(std::process::id()).unwrap());
         assert!(peer.is_alive().unwrap());
     }
 }

@@ -158,7 +158,7 @@ impl Hello {
     /// Of this process.
     fn own() -> Result<Self> {
         let versions = [VERSION; 2].map(U16::new);
-        let start_time = start_time(rustix::process::getpid())?.into();
+        let start_time = start_time(std::process::id())?.into();
         Ok(Self { versions, pid: std::process::id().into(), start_time })
     }
 

@@ -17,7 +17,7 @@ const HANDLE_TYPE: u64 = 8;
 /// More handles are no allocation: with the smallest, these are a terabyte.
 const MOST_HANDLES: u64 = 1 << 19;
 /// Begins the trailer, which PyTorch's reader does not look at.
-const MAGIC: [u8; 8] = *b"cudamem1";
+const MAGIC: [u8; 8] = *b"cudamem2";
 
 /// By which another process opens the memory of an allocation.
 ///
@@ -72,7 +72,7 @@ pub(crate) struct Mapped {
 /// Where the exporter hands the same descriptors to a process that may not take them: what the trailer says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// The name of the exporter's socket.
+    /// The name of the exporter's socket, whose lower half says when its process was started.
     pub(crate) socket: u128,
     /// The exporter's names for the handles. None is ever another handle's, where a descriptor's number may be.
     pub(crate) handles: Vec<u64>,

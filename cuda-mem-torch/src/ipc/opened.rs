@@ -7,12 +7,12 @@ use std::time::Duration;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::{ImportedMapping, MemoryHandle, OpenedMemory};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream, StreamUse};
-use cuda_mem_ipc::transport::Descriptors;
+use cuda_mem_ipc::transport::{Descriptors, start_time};
 use cuda_mem_ipc::{Departure, ImportError, ImportKey, Imports};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::blob::{Mapped, Named};
+use super::blob::{Mapped, Named, Offer};
 use super::socket;
 use crate::error::{Error, HandleError, Result};
 
@@ -102,7 +102,7 @@ pub(crate) fn import<E: From<HandleError> + From<core::Error>>(
     mapped: &Mapped,
 ) -> Result<ImportedMapping, E> {
     let Mapped { pid, size, descriptors, offer } = mapped;
-    let taken = take_by_number(*pid, descriptors).or_else(|(call, refused)| {
+    let taken = take_by_number(*pid, descriptors, offer.as_ref()).or_else(|(call, refused)| {
         let asked = match offer {
             Some(offer) => socket::ask(*pid, offer),
             None => Err("it named no socket".into()),
@@ -116,10 +116,18 @@ pub(crate) fn import<E: From<HandleError> + From<core::Error>>(
     Ok(ImportedMapping::import_posix_fds(device, &handles, &[device])?)
 }
 
-fn take_by_number(pid: i32, descriptors: &[i32]) -> Result<Descriptors, (&'static str, Errno)> {
+fn take_by_number(
+    pid: i32,
+    descriptors: &[i32],
+    offer: Option<&Offer>,
+) -> Result<Descriptors, (&'static str, Errno)> {
     let refused = |call| move |error| (call, error);
     let process = Pid::from_raw(pid).ok_or(("pidfd_open", Errno::SRCH))?;
     let process = pidfd_open(process, PidfdFlags::empty()).map_err(refused("pidfd_open"))?;
+    let is_another = |offer: &Offer| start_time(pid.cast_unsigned()).ok() != Some(offer.socket as u64);
+    if offer.is_some_and(is_another) {
+        return Err(("pidfd_open", Errno::SRCH));
+    }
     let mut took = Ok(());
     let take = |descriptor: &i32| {
         pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty()).map_err(|error| took = Err(error)).ok()

@@ -13,6 +13,7 @@ use cuda_mem_ipc::Error;
 use cuda_mem_ipc::cuda_mem_pool::Uuid;
 use cuda_mem_ipc::transport::{
     Address, Connection, Deadline, Descriptors, FIRST_KIND, Listener, MAX_DESCRIPTORS, PeerPolicy, Pending,
+    start_time,
 };
 
 use super::blob::Offer;
@@ -40,7 +41,8 @@ pub(super) fn name() -> Option<u128> {
     static NAME: Mutex<Option<u128>> = Mutex::new(None);
     let mut known = lock(&NAME);
     if known.is_none() {
-        let name = Uuid::new_v4().as_u128();
+        // Its lower half tells this process from others that have its number later.
+        let name = Uuid::new_v4().as_u128() << 64 | u128::from(start_time(std::process::id()).ok()?);
         let listener = Listener::bind(&address(name).ok()?, LIMIT).ok()?;
         thread::Builder::new().name("cuda-mem-share".into()).spawn(move || serve(&listener)).ok()?;
         *known = Some(name);

@@ -172,6 +172,24 @@ fn what_is_not_allocated_is_not_shared() {
     }
 }
 
+/// A process that has ended may have left its number to another one, whose descriptors are none of the reader's business.
+#[test]
+fn a_handle_of_a_process_whose_number_another_has_is_refused() {
+    let world = World::new();
+    let allocator = native(&world);
+    let block = allocator.malloc(4 * MIB, world.context.device(), &world.stream).unwrap();
+    let mut handle = share(&allocator, block).handle;
+    let open = |bytes: &[u8]| world.context.with_current(|| allocator.ipc_dev_ptr(bytes)).unwrap().map(drop);
+    open(&handle).unwrap();
+    // Behind the mark is when the exporter was started: earlier than this process.
+    let mark = handle.windows(8).position(|bytes| bytes == b"cudamem2").unwrap() + 8;
+    let start = u64::from_ne_bytes(handle[mark..mark + 8].try_into().unwrap());
+    handle[mark..mark + 8].copy_from_slice(&(start - 1).to_ne_bytes());
+    let refused = open(&handle).unwrap_err();
+    assert!(matches!(refused, Error::Handle(HandleError::Exporter { call: "pidfd_open", .. })), "{refused}");
+    free(&allocator, block);
+}
+
 #[test]
 fn bytes_that_name_nothing_are_refused() {
     let world = World::new();
