@@ -125,9 +125,8 @@ impl DeviceCache {
         self.figures.change(|counts| counts.num_ooms += 1);
         let record = &self.record;
         if record.history.is_listening() {
-            // The stack first, before driver calls: it is the request's. 0 is free where the driver does not say.
             let frames = record.history.frames(RecordContext::Alloc);
-            let free = self.context.memory_info().map_or(0, |memory| memory.free as u64);
+            let free = report.free.unwrap_or(0) as u64;
             record.emit(Event { pool, ..event(Action::Oom, slot.handle(), free, request.size) }, frames);
         }
         self.callbacks.observe(&report);

@@ -10,6 +10,8 @@ use cuda_mem_core::{Context, Driver, DriverError, Event, Stream};
 use cuda_mem_pool::caching::{
     Advice, Backup, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin, Restore, Tag,
 };
+use cuda_mem_pool::history::HistoryOptions;
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{Error, Result};
 use cuda_mem_sim::{Builder, Sim};
 
@@ -714,5 +716,22 @@ fn without_addresses_fewer_are_enough_and_with_none_it_is_out_of_memory() {
             let block = none.allocate_by_address(size, &stream).unwrap();
             free(&none, block).unwrap();
         }
+    });
+}
+
+/// The device is asked once, for both.
+#[test]
+fn what_the_history_says_is_free_is_what_the_report_says() {
+    on(machine(64 * MIB), |sim, context| {
+        let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
+        let kept = allocator.allocate_by_address(30 * MIB, &stream).unwrap();
+        allocator.history().start(&HistoryOptions::default());
+        let asked = sim.log().count("cuMemGetInfo");
+        let refused = report(&allocator, 60 * MIB, &stream);
+        assert_eq!(sim.log().count("cuMemGetInfo") - asked, 1);
+        let entries = allocator.history().entries();
+        let oom = entries.iter().find(|entry| entry.action == Action::Oom).unwrap();
+        assert_eq!(Some(oom.address as usize), refused.free);
+        free(&allocator, kept).unwrap();
     });
 }
