@@ -205,6 +205,7 @@ impl DeviceCache {
         }
         // Handles were mapped for other heaps before: each needs its point before any of them gives memory back.
         let mut source = self.source.lock()?;
+        source.backend.unmap_shut();
         self.slots.iter().for_each(|slot| source.mark_free(slot.number, &mut AllHeaps(self)));
         drop(source);
         let (mut released, mut refused) = (0usize, None);
@@ -215,9 +216,7 @@ impl DeviceCache {
         for slot in self.slots.iter() {
             let excess = if bytes == 0 { usize::MAX } else { self.figures.reserved().saturating_sub(bytes) };
             if excess > 0 {
-                let mut source = self.source.lock()?;
-                let went = source.release_free(slot.number, &mut AllHeaps(self), excess);
-                drop(source);
+                let went = self.source.lock()?.release_free(slot.number, &mut AllHeaps(self), excess);
                 self.record.emit_moves();
                 count(went.map_err(grow_error));
             }

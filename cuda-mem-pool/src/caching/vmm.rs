@@ -88,7 +88,7 @@ impl Vmm {
     }
 
     /// Unmaps the mappings without access, as far as the driver lets it.
-    fn unmap_shut(&mut self) {
+    pub(super) fn unmap_shut(&mut self) {
         let mut shut = std::mem::take(&mut self.shut);
         shut.retain(|(address, bytes)| self.unmap(*address, *bytes).is_err());
         self.shut = shut;

@@ -735,3 +735,19 @@ fn what_the_history_says_is_free_is_what_the_report_says() {
         free(&allocator, kept).unwrap();
     });
 }
+
+/// The handle went back, but as long as a mapping is there the device has no more for it.
+#[test]
+fn memory_whose_unmapping_was_refused_goes_back_with_the_cache() {
+    on(machine(GIB), |sim, context| {
+        let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
+        let free_before = context.memory_info().unwrap().free;
+        for call in ["cuMemSetAccess", "cuMemUnmap", "cuMemUnmap"] {
+            sim.fail_call(call, 1, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        allocator.allocate_by_address(3 * MIB, &stream).unwrap_err();
+        assert_eq!((sim.struck().len(), context.memory_info().unwrap().free), (3, free_before - 4 * MIB));
+        allocator.empty_cache().unwrap();
+        assert_eq!((allocator.reserved_bytes(), context.memory_info().unwrap().free), (0, free_before));
+    });
+}
