@@ -327,13 +327,11 @@ impl DeviceCache {
         for other in self.slots.iter() {
             let is_other = other.number != slot.number;
             source.mark_free(other.number, &mut AllHeaps(self));
-            let (bytes, largest, moves) = other.heap.with(|heap, _| {
+            let (bytes, (largest, block), moves) = other.heap.with(|heap, _| {
                 (heap.free_bytes(), heap.largest_free(), source.movable(other.number, heap, is_other))
             });
             movable = movable.saturating_add(moves);
-            if !is_other {
-                own = largest;
-            }
+            own = if is_other { own } else { block };
             if bytes > 0 {
                 let (stream, handle) = (Some(other.stream_id()), other.handle());
                 cached.push(CachedMemory { pool: MempoolId::NONE, stream, handle, bytes, largest });
@@ -348,18 +346,22 @@ impl DeviceCache {
         drop(source);
         cached.extend(self.pools().cached());
         let moves = self.options().moves;
-        let movable = if moves { movable } else { 0 };
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
-        let of_private = stream.map_or(0, |stream| self.private.largest(pool, stream, room));
-        let (together, largest) = match pool {
-            MempoolId::NONE => {
-                let more = movable.saturating_add(room / unit * unit);
-                // A small block needs a whole page. No gap between large blocks has one, or the block would have got it.
-                let together = if request.size > SLAB / 2 { own.max(more) } else { more };
-                (together, together.max(own).max(of_private))
-            }
-            _ => (room, of_private),
+        let of_pool = |id| stream.map_or(0, |stream| self.private.largest(id, stream, room));
+        let (needed, together, of_heaps) = if self.private.serves(MempoolId::NONE) {
+            // The default pool is one of segments too, and gets nothing of heaps.
+            let segment = self.private.options().segment_size(request.size as u64) as usize;
+            (segment.next_multiple_of(SLAB), room, 0)
+        } else {
+            let new = room / unit * unit;
+            let more = new.saturating_add(if moves { movable } else { 0 });
+            // A small block needs a whole slab. No gap between large blocks has one, or the block would have got it.
+            let gap = if request.size.min(own) > SLAB / 2 { own } else { 0 };
+            let together = if pool == MempoolId::NONE { more.max(gap) } else { new };
+            (if request.size > SLAB / 2 { request.requested } else { SLAB }, together, more.max(own))
         };
+        let of_default = of_pool(MempoolId::NONE).max(of_heaps);
+        let largest = if pool == MempoolId::NONE { of_default } else { of_pool(pool) };
         let mut report = OutOfMemoryReport {
             device: self.context.device(),
             requested: request.requested,
@@ -378,7 +380,7 @@ impl DeviceCache {
         // Blocks of tags that sleep are counted, and nothing is held for them.
         let held = reserved.saturating_sub(report.pending).saturating_sub(report.cached_bytes());
         report.live = in_blocks.min(held);
-        report.advice = choose_advice(&report, moves, together);
+        report.advice = choose_advice(&report, moves, [needed, together, of_default]);
         Ok(report)
     }
 }

@@ -163,14 +163,12 @@ impl DeviceCache {
     /// Waits for the default streams of threads that ended while those were busy. No thread can name them, so it waits for all work of the
     /// context; not beside a capture, which that would end. Returns whether they are done.
     pub(super) fn wait_for_lost_streams(&self) -> bool {
-        let lost: Vec<_> = self
-            .slots
-            .iter()
-            .filter_map(|slot| match slot.owner.served() {
-                Err(End::Lost(id)) => Some((&slot.owner, id)),
-                _ => None,
-            })
-            .collect();
+        let slots = self.slots.iter();
+        let lost = slots.filter_map(|slot| match slot.owner.served() {
+            Err(End::Lost(id)) => Some((&slot.owner, id)),
+            _ => None,
+        });
+        let lost: Vec<_> = lost.collect();
         let wait = || self.context.point().and_then(|point| point.synchronize());
         let is_done = !lost.is_empty()
             && self.streams.refuse_captures("a wait for streams of ended threads").is_ok()

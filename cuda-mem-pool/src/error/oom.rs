@@ -121,17 +121,19 @@ pub enum Advice {
     FreeMore { bytes: usize },
 }
 
-/// What the figures say; the surest help first. What more memory would be added to is `together`: not what is free in a private pool.
-pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: usize) -> Vec<Advice> {
+/// What the figures say; the surest help first. `bytes` are what the request needs in one piece, what more memory would be added to for that,
+/// which is not what is free in a private pool, and the largest block that the default pool would give.
+pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, bytes: [usize; 3]) -> Vec<Advice> {
+    let [needed, together, elsewhere] = bytes;
     let OutOfMemoryReport { requested, total, reserved, pending, .. } = *report;
     if requested > total {
         return vec![Advice::LargerThanDevice { total }];
     }
-    if let Some(limit) = report.limit.filter(|limit| requested > *limit) {
+    if let Some(limit) = report.limit.filter(|limit| needed > *limit) {
         return vec![Advice::RaiseMemoryFraction { limit }];
     }
     let mut advice = Vec::new();
-    let missing = requested.saturating_sub(together);
+    let missing = needed.saturating_sub(together);
     let free = report.free.unwrap_or(0);
     // Of the limit and the device one leaves less. More of that helps up to what the other leaves, and `together` has the smaller one.
     let left = report.limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved));
@@ -163,8 +165,8 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
         advice.push(Advice::EndOthers { bytes: others });
     }
     advice.push(match missing {
-        0 => Advice::AskElsewhere { largest: together },
-        bytes => Advice::FreeMore { bytes },
+        0 => Advice::AskElsewhere { largest: elsewhere },
+        bytes => Advice::FreeMore { bytes: bytes.max(requested.saturating_sub(report.largest)) },
     });
     advice
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Driver, DriverError, Event, Stream};
 use cuda_mem_pool::caching::{
     Advice, Backup, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin, Restore, Tag,
@@ -14,6 +14,9 @@ use cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{Error, Result};
 use cuda_mem_sim::{Builder, Sim};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
@@ -719,20 +722,76 @@ fn without_addresses_fewer_are_enough_and_with_none_it_is_out_of_memory() {
     });
 }
 
-/// The device is asked once, for both.
+/// A machine whose device maps no memory.
+fn machine_without_mapping(bytes: usize) -> Builder {
+    let maps = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    machine(bytes).attribute(maps, 0)
+}
+
+/// What has nothing free that serves the request needs a whole segment there.
 #[test]
-fn what_the_history_says_is_free_is_what_the_report_says() {
-    on(machine(64 * MIB), |sim, context| {
+fn what_the_report_says_of_segments_in_the_default_pool_holds() {
+    for maps in [true, false] {
+        let machine = if maps { machine(GIB) } else { machine_without_mapping(GIB) };
+        on(machine, |_, context| {
+            let [one, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+            let allocator = allocator(context, true);
+            allocator.set_expandable_segments(false).unwrap();
+            allocator.set_limit(28 * MIB).unwrap();
+            let kept = allocator.allocate_by_address(3 * MIB, &one).unwrap();
+            let refused = report(&allocator, 3 * MIB, &other);
+            assert_eq!((refused.largest, says_ask_elsewhere(&refused)), (MIB, false), "{refused}");
+            // 12 MiB more make a segment, which the limit does not let be.
+            assert_eq!(refused.advice.last(), Some(&Advice::FreeMore { bytes: 12 * MIB }), "{refused}");
+            let refused = report(&allocator, 15 * MIB, &other);
+            assert_eq!(refused.advice.last(), Some(&Advice::FreeMore { bytes: 14 * MIB }), "{refused}");
+            let block = allocator.allocate_by_address(refused.largest, &other).unwrap();
+            [block, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+        });
+    }
+}
+
+/// They serve nobody: the default pool is not one of segments any more.
+#[test]
+fn segments_of_before_are_not_said_to_fit_once_segments_expand_again() {
+    on(machine(GIB), |_, context| {
         let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
-        let kept = allocator.allocate_by_address(30 * MIB, &stream).unwrap();
-        allocator.history().start(&HistoryOptions::default());
-        let asked = sim.log().count("cuMemGetInfo");
-        let refused = report(&allocator, 60 * MIB, &stream);
-        assert_eq!(sim.log().count("cuMemGetInfo") - asked, 1);
-        let entries = allocator.history().entries();
-        let oom = entries.iter().find(|entry| entry.action == Action::Oom).unwrap();
-        assert_eq!(Some(oom.address as usize), refused.free);
+        allocator.set_limit(24 * MIB).unwrap();
+        allocator.set_expandable_segments(false).unwrap();
+        let kept = allocator.allocate_by_address(3 * MIB / 2, &stream).unwrap();
+        allocator.set_expandable_segments(true).unwrap();
+        let refused = report(&allocator, 20 * MIB, &stream);
+        assert_eq!(refused.largest, 4 * MIB, "{refused}");
+        let block = allocator.allocate_by_address(refused.largest, &stream).unwrap();
+        [block, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+/// Large blocks and slabs are larger than the one, and blocks up to 1 MiB come from slabs alone.
+#[test]
+fn what_is_free_beside_large_blocks_and_in_slabs_is_said_to_serve_what_it_does() {
+    on(machine(GIB), |_, context| {
+        let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
+        let longest = |refused: &OutOfMemoryReport| refused.cached.iter().map(|one| one.largest).max();
+        allocator.set_limit(4 * MIB).unwrap();
+        let kept = allocator.allocate_by_address(3 * MIB, &stream).unwrap();
+        for (bytes, missing) in [(2 * MIB, 2 * MIB), (MIB, 2 * MIB), (1000, 2 * MIB)] {
+            let refused = report(&allocator, bytes, &stream);
+            assert_eq!((refused.largest, longest(&refused)), (0, Some(MIB)), "{refused}");
+            assert_eq!(refused.advice.last(), Some(&Advice::FreeMore { bytes: missing }), "{refused}");
+        }
         free(&allocator, kept).unwrap();
+        for (bytes, largest) in [(1000, 16 << 10), (20_000, MIB)] {
+            allocator.empty_cache().unwrap();
+            allocator.set_limit(2 * MIB).unwrap();
+            let kept = allocator.allocate_by_address(bytes, &stream).unwrap();
+            let refused = report(&allocator, 2 * MIB, &stream);
+            let rest = 2 * MIB - bytes.next_multiple_of(512);
+            assert_eq!((refused.largest, longest(&refused)), (largest, Some(rest)), "{refused}");
+            assert_eq!(refused.advice.last(), Some(&Advice::FreeMore { bytes: 2 * MIB }), "{refused}");
+            let block = allocator.allocate_by_address(largest, &stream).unwrap();
+            [block, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+        }
     });
 }
 
@@ -750,4 +809,101 @@ fn memory_whose_unmapping_was_refused_goes_back_with_the_cache() {
         allocator.empty_cache().unwrap();
         assert_eq!((allocator.reserved_bytes(), context.memory_info().unwrap().free), (0, free_before));
     });
+}
+
+/// The device is asked once, for both.
+#[test]
+fn what_the_history_says_is_free_is_what_the_report_says() {
+    on(machine(64 * MIB), |sim, context| {
+        let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
+        let kept = allocator.allocate_by_address(30 * MIB, &stream).unwrap();
+        allocator.history().start(&HistoryOptions::default());
+        let asked = sim.log().count("cuMemGetInfo");
+        let refused = report(&allocator, 60 * MIB, &stream);
+        assert_eq!(sim.log().count("cuMemGetInfo") - asked, 1);
+        let entries = allocator.history().entries();
+        let oom = entries.iter().find(|entry| entry.action == Action::Oom).unwrap();
+        assert_eq!(Some(oom.address as usize), refused.free);
+        free(&allocator, kept).unwrap();
+    });
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate(usize, usize),
+    Free(Index),
+    Expand(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let sizes = prop_oneof![
+        1..=16_usize << 10,
+        (16 << 10)..=MIB,
+        MIB..=3 * MIB,
+        MIB..=12 * MIB,
+        prop::sample::select(vec![16 << 10, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 40 * MIB]),
+    ];
+    prop_oneof![
+        12 => (0..2_usize, sizes).prop_map(|(stream, bytes)| Step::Allocate(stream, bytes)),
+        6 => any::<Index>().prop_map(Step::Free),
+        1 => any::<bool>().prop_map(Step::Expand),
+    ]
+}
+
+/// A request of what a report says is the largest block is served, and one above is not. New handles may begin in the midst of what is free,
+/// and end in the midst: of these two parts, each less than a handle, the report says nothing.
+fn expect_true(allocator: &CachingAllocator, stream: &Stream, refused: &OutOfMemoryReport) {
+    assert!(!says_ask_elsewhere(refused), "nobody else allocates: {refused}");
+    for cached in &refused.cached {
+        assert!((1..=cached.bytes).contains(&cached.largest), "{refused}");
+    }
+    let above = allocator.allocate_by_address(refused.largest + 4 * MIB, stream);
+    assert!(matches!(above, Err(Error::DeviceOutOfMemory(_))), "{above:?}: {refused}");
+    let less = refused.advice.iter().find_map(|advice| match advice {
+        Advice::FreeMore { bytes } => refused.requested.checked_sub(*bytes),
+        _ => None,
+    });
+    for bytes in [refused.largest].into_iter().chain(less).filter(|bytes| *bytes > 0) {
+        match allocator.allocate_by_address(bytes, stream) {
+            Ok(block) => free(allocator, block).unwrap(),
+            Err(error) => panic!("{bytes} of: {refused}\n{error}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_reports_say_is_the_largest_block_is_had(
+        (maps, moves, expands) in (prop::bool::weighted(0.8), any::<bool>(), any::<bool>()),
+        limit in 8..120_usize,
+        steps in vec(step(), 10..120),
+    ) {
+        let machine = if maps { machine(GIB) } else { machine_without_mapping(GIB) };
+        on(machine.no_data(), |_, context| {
+            let streams = [(); 2].map(|()| Stream::new(context).unwrap());
+            let allocator = allocator(context, moves);
+            allocator.set_limit(limit * MIB / 2).unwrap();
+            allocator.set_expandable_segments(expands).unwrap();
+            let mut live = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Allocate(stream, bytes) => {
+                        match allocator.allocate_by_address(bytes, &streams[stream]) {
+                            Ok(block) => live.push(block),
+                            Err(Error::DeviceOutOfMemory(refused)) => {
+                                expect_true(&allocator, &streams[stream], &refused);
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    Step::Free(_) if live.is_empty() => {}
+                    Step::Free(at) => free(&allocator, live.swap_remove(at.index(live.len()))).unwrap(),
+                    Step::Expand(expands) => allocator.set_expandable_segments(expands).unwrap(),
+                }
+            }
+            live.into_iter().for_each(|block| free(&allocator, block).unwrap());
+        });
+    }
 }

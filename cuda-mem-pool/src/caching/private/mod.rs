@@ -116,11 +116,8 @@ impl Private {
         let blocks = state.segments().flat_map(|(_, segment)| segment.blocks());
         let active = blocks.filter(|block| block.state != BlockState::Inactive);
         let sources = state.pools.iter().filter(|(_, pool)| pool.source.is_some() && !pool.heap.is_roomy);
-        let of_sources = sources.flat_map(|(_, pool)| pool.heap.segments());
-        (
-            active.map(|block| block.size as usize).sum(),
-            of_sources.map(|segment| segment.bytes as usize).sum(),
-        )
+        let of_sources = sources.flat_map(|(_, pool)| pool.heap.segments()).map(|segment| segment.bytes);
+        (active.map(|block| block.size as usize).sum(), of_sources.map(|bytes| bytes as usize).sum())
     }
 
     pub(super) fn options(&self) -> Options {
@@ -159,7 +156,7 @@ impl Private {
         let is_default = id == MempoolId::NONE;
         let lending = state.pools.iter().filter(|(_, pool)| is_default && pool.lends());
         let lent = lending.map(|(_, pool)| pool.heap.largest_for(stream, 0)).max().unwrap_or(0);
-        let own = state.pools.get(id).map_or(0, |pool| {
+        let own = state.pools.get(id).ok().filter(|pool| !pool.is_freeable()).map_or(0, |pool| {
             // What a source other than a tag's would have given is not known.
             let room = if pool.source.is_none() || pool.heap.is_roomy { room } else { 0 };
             pool.heap.largest_for(stream, room as u64)

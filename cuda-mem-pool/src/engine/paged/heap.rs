@@ -1,6 +1,6 @@
 //! The blocks of one stream.
 
-use super::sizes::{BlockIndex, Tier};
+use super::sizes::{BlockIndex, MEDIUM, SMALL, Tier};
 use super::slabs::{QUICK_BYTES, Slabs};
 use super::spans::{Piece, Spans};
 
@@ -221,9 +221,12 @@ impl StreamHeap {
         self.held_bytes().saturating_sub(self.used_bytes())
     }
 
-    /// The largest block above 1 MiB that fits without new memory.
-    pub(crate) fn largest_free(&self) -> usize {
-        self.large.free_from(0).map(|free| free.size).max().unwrap_or(0)
+    /// The longest piece that is free, and the largest block that fits without new memory: what a slab has free serves its tier alone.
+    pub(crate) fn largest_free(&self) -> (usize, usize) {
+        let longest = |spans: &Spans| spans.free_from(0).map(|free| free.size).max().unwrap_or(0);
+        let [large, medium, small] = [&self.large, &self.medium.blocks, &self.small.blocks].map(longest);
+        let in_slab = if medium > SMALL { medium.min(MEDIUM) } else { small.min(SMALL) };
+        (large.max(medium).max(small), if large > MEDIUM { large } else { in_slab })
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {
