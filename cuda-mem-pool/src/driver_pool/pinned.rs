@@ -92,8 +92,7 @@ impl PinnedMemoryResource {
     /// With options, a pool of its own; without, the pool that is current for host memory, or the default one if none was made
     /// current: that one stays its owner's, and is only made reachable from the devices.
     ///
-    /// `context` is where the internal stream runs, and its device the one that an IPC-enabled pool without a node lies next
-    /// to.
+    /// `context` is where the internal stream runs, and its device the one that an IPC-enabled pool without a node lies next to.
     ///
     /// Wraps [`cuMemPoolCreate`, `cuMemGetMemPool` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///

@@ -1,5 +1,4 @@
-//! Owns a pool of the driver for a resource: allocates from it, says who reaches it and what it is to other processes, and reads its
-//! attributes.
+//! Owns a pool of the driver for a resource: allocates from it, says who reaches it and what it is to other processes, and reads its attributes.
 //!
 //! # Safety
 //!

@@ -3,8 +3,7 @@
 //! # Safety
 //!
 //! Relies on [`HostDeviceAccessible`] being true of what the resource gives, and on every use of the memory being recorded in its
-//! buffer or borrowing it mutably: work that is put into a stream without [`Allocation::on`] is its author's `unsafe`
-//! responsibility.
+//! buffer or borrowing it mutably: work that is put into a stream without [`Allocation::on`] is its author's `unsafe` responsibility.
 
 #![allow(unsafe_code, reason = "hands out slices over memory that the host reaches")]
 

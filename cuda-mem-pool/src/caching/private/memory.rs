@@ -146,8 +146,7 @@ impl SegmentMemory {
                 Ok(unsafe { memory.handle(offset..offset.saturating_add(bytes)) }?)
             }
             Some(Segment::Upstream { .. }) => {
-                // SAFETY: the driver makes handles of memory of `cuMemAlloc` alone, of which nobody has a slice; the caller's
-                // promise.
+                // SAFETY: the driver makes handles of memory of `cuMemAlloc` alone, of which nobody has a slice; the caller's promise.
                 Ok(unsafe { MemoryHandle::of_address(self.home.context(), address, bytes as u64) }?)
             }
             None => Err(Error::UnknownAddress { address }),
