@@ -2,7 +2,7 @@
 //! that compares with PyTorch.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test that cannot go on fails")]
 
-#[path = "sim/library.rs"]
+#[path = "../../cuda-mem-core/tests/common/library.rs"]
 mod library;
 
 use std::fs;

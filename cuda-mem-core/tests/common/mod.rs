@@ -6,6 +6,7 @@ pub(crate) mod child;
 pub(crate) mod files;
 pub(crate) mod gate;
 pub(crate) mod kernels;
+pub(crate) mod library;
 pub(crate) mod outcome;
 pub(crate) mod pair;
 pub(crate) mod scenarios;

@@ -1,7 +1,5 @@
 //! Registration: which calls it makes and in which thread, what its failures say, what raw pins keep alive.
 
-use std::process::Command;
-
 use cuda_mem_core::host::raw::{self, PinError};
 use cuda_mem_core::host::{
     CancelToken, HostMapping, HostMemory, MappingOptions, RegisterFlags, RegisterOptions, Registered,
@@ -11,6 +9,7 @@ use cuda_mem_core::{Driver, Error};
 use cuda_mem_sim::Sim;
 
 use crate::common::child;
+use crate::common::library::simulator;
 use crate::rig::{current, expect_clean, log_of, on, on_simulator, text};
 
 /// Several pieces of those that threads take.
@@ -228,22 +227,10 @@ fn pinning_without_a_driver_says_what_is_missing() {
     }
 }
 
-/// The simulated driver as a library, which is told or built.
-fn library() -> String {
-    if let Ok(path) = std::env::var("CUDA_MEM_SIM_LIBRARY") {
-        return path;
-    }
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "cuda-mem-sim-library"]);
-    assert!(cargo.status().unwrap().success());
-    let test = std::env::current_exe().unwrap();
-    // Beside the folder of the tests.
-    test.ancestors().nth(2).unwrap().join("libcuda_mem_sim.so").into_os_string().into_string().unwrap()
-}
-
 #[test]
 fn the_first_pin_loads_the_driver_and_initialises_it() {
-    let (test, library) = ("registration::the_first_pin_loads_the_driver_and_initialises_it", library());
+    let test = "registration::the_first_pin_loads_the_driver_and_initialises_it";
+    let library = simulator().into_os_string().into_string().unwrap();
     let variables = [("CUDA_MEM_DRIVER", library.as_str()), ("CUDA_MEM_SIM_LIBRARY", library.as_str())];
     if let Some(output) = child::again(test, &variables) {
         return child::expect_silent_success(&output);

@@ -22,7 +22,7 @@ use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 
-/// A block of a [`CachingAllocator`] that can be handed to other processes, as was checked. Clones are handles to the same block.
+/// A block of a [`CachingAllocator`] that was found to suit other processes. Clones are handles to the same block.
 ///
 /// Nothing is copied. The handles that the block lies in are pinned for as long as any process has it, and so are the blocks beside
 /// it: pinned memory does not move, and does not go back to the driver. **A peer gets whole handles**, with whatever else lies in

@@ -157,7 +157,7 @@ impl Slab {
         }
     }
 
-    /// Has the exporter of a link not be told when it is gone here, and may as well be told now; false of the last one that is to be told.
+    /// Takes a link off those whose exporters are told when it is gone here, unless it is the last; whether it did.
     pub(super) fn leave(&self, link: &Weak<ImportLink>, segment: u64) -> bool {
         let Some(Block::Imported(_, told)) = &self.block else { return false };
         let mut told = lock(&told.0);

@@ -5,8 +5,7 @@
 //! The other words are PyTorch's, whose registry of backends is in `cuda-mem-torch`. A [`SymmetricBackend`] allocates and brings ranks
 //! together; [`SymmetricMemory`] is what a rank has after the rendezvous: the addresses, signal pads, and signals that order the ranks'
 //! streams. [`NativeBackend`] is the one that is there without a further library, for ranks of one host. With the features `nvshmem` and
-//! `nccl` there is `EngineBackend`, over those libraries where a machine has them. `docs/symmetric.md` has the protocol and what each side
-//! may assume when a rank dies.
+//! `nccl` there is `EngineBackend`, over those libraries where a machine has them. `docs/symmetric.md` has the protocol, and what deaths mean.
 //!
 //! ```
 //! use std::thread;

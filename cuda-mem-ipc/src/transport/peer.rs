@@ -105,7 +105,8 @@ fn number(process: Pid) -> u32 {
     process.as_raw_nonzero().get().cast_unsigned()
 }
 
-/// As [`Peer::start_time`], of the process that has a number now: field 22 of `/proc/PID/stat`. `start_time(std::process::id())` is one's own.
+/// As [`Peer::start_time`], of whichever process has a number now: field 22 of `/proc/PID/stat`. `start_time(std::process::id())` is one's own.
+/// Errors: [`Error::PeerExited`] if none has it, [`Error::System`] of the file.
 pub fn start_time(pid: u32) -> Result<u64> {
     let text = fs::read(format!("/proc/{pid}/stat")).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::NOENT | Errno::SRCH) => Error::PeerExited { pid },

@@ -345,10 +345,10 @@ impl DeviceCache {
         // Released first: threads that hold the private pools' tables wait for the page source.
         drop(source);
         cached.extend(self.pools().cached());
-        let moves = self.options().moves;
+        let (moves, in_segments) = (self.options().moves, self.private.serves(MempoolId::NONE));
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
         let of_pool = |id| stream.map_or(0, |stream| self.private.largest(id, stream, room));
-        let (needed, together, of_heaps) = if self.private.serves(MempoolId::NONE) {
+        let (needed, together, of_heaps) = if in_segments {
             // The default pool is one of segments too, and gets nothing of heaps.
             let segment = self.private.options().segment_size(request.size as u64) as usize;
             (segment.next_multiple_of(SLAB), room, 0)
@@ -380,7 +380,7 @@ impl DeviceCache {
         // Blocks of tags that sleep are counted, and nothing is held for them.
         let held = reserved.saturating_sub(report.pending).saturating_sub(report.cached_bytes());
         report.live = in_blocks.min(held);
-        report.advice = choose_advice(&report, moves, [needed, together, of_default]);
+        report.advice = choose_advice(&report, moves || in_segments, [needed, together, of_default]);
         Ok(report)
     }
 }

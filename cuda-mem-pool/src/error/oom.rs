@@ -117,7 +117,7 @@ pub enum Advice {
     #[error("ask again, outside of the private pool if it was for one: a block of {} would have fitted", bytes_of(*.largest))]
     AskElsewhere { largest: usize },
     /// Free this much more, or ask for less.
-    #[error("free {} more, or ask for that much less", bytes_of(*.bytes))]
+    #[error("free {} more, or ask for less", bytes_of(*.bytes))]
     FreeMore { bytes: usize },
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, bytes: [usi
         advice.push(Advice::ReleasePools { bytes: private });
     }
     let cached = free_in(|pool| pool == MempoolId::NONE);
-    if cached >= requested {
+    if cached >= needed {
         advice.push(match report.pinned {
             _ if !moves => Advice::AllowMoves,
             0 => Advice::FreeNeighbours { bytes: cached },

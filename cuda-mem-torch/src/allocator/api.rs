@@ -99,7 +99,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         let device = self.native().caches.current_device()?;
         let address = self.raw_alloc(size)?;
         // SAFETY: just allocated from the allocator that this deletes of, and known to nobody else. Nothing uses it but `unsafe` code that asks
-        // for its address, and whose author answers for what that is ordered before.
+        // for its address, whose author promises that its uses are over, or recorded, when this is dropped.
         Ok(unsafe { DataPtr::from_raw(address, device, self.raw_deleter()) })
     }
 

@@ -70,7 +70,7 @@ impl PluggableAllocator {
         self.set(|hooks| hooks.base_alloc.replace(Arc::new(base_alloc)));
     }
 
-    /// Has `record_stream` be told of streams that use an allocation, and answer for it: frees wait for nothing here then. But a block of a
+    /// Has `record_stream` be told of streams that use an allocation, and answer for it: frees wait for nothing here then. Of what is not allocated it does not hear. A block of a
     /// private pool that is kept here serves again without the program's functions, so it waits for its streams here all the same.
     ///
     /// Unset: the allocation is kept after its free, and given to the program's `free`, once the streams have passed the work that

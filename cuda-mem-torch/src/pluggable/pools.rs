@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
+use cuda_mem_ipc::cuda_mem_pool::segments::PoolError;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
 use super::functions::{Hooks, PoolFn};
@@ -57,7 +58,9 @@ impl Inner {
         let end = function(&hooks);
         match native() {
             // It did not begin here: it is the program's.
-            Err(Error::Pool(pool::Error::Pool(_))) if hooks.begin_allocate_to_pool.is_some() => {
+            Err(Error::Pool(pool::Error::Pool(
+                PoolError::Unknown { .. } | PoolError::Released { .. } | PoolError::NotRouted { .. },
+            ))) if hooks.begin_allocate_to_pool.is_some() => {
                 end.as_ref().ok_or(Error::NoPoolFunction { setter, id })?;
             }
             ended => ended?,

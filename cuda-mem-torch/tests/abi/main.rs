@@ -8,7 +8,7 @@ mod callbacks;
 mod gate;
 mod guests;
 mod history;
-#[path = "../sim/library.rs"]
+#[path = "../../../cuda-mem-core/tests/common/library.rs"]
 mod library;
 mod pinned;
 mod pools;

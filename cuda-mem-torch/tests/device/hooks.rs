@@ -273,9 +273,10 @@ fn a_clone_has_the_hooks_too() {
         let heard = heard.clone();
         move || heard.note(what)
     };
-    let [init, reset, fraction, base] = ["init", "reset", "fraction", "base"].map(note);
+    let [reset, fraction, base] = ["reset", "fraction", "base"].map(note);
     let [record, begin, end, release] = ["record", "begin", "end", "release"].map(note);
-    allocator.set_init_fn(move |_| init());
+    let counts = heard.clone();
+    allocator.set_init_fn(move |count| counts.note(format!("init {count}")));
     allocator.set_reset_fn(reset);
     allocator.set_memory_fraction_fn(move |_, _| fraction());
     allocator.set_base_alloc_fn(move |address, _| {
@@ -298,7 +299,7 @@ fn a_clone_has_the_hooks_too() {
     clone.record_stream(block, &side).unwrap();
     clone.end_allocate_to_pool(device, id).unwrap();
     clone.release_pool(device, id).unwrap();
-    let all = ["init", "reset", "fraction", "begin", "base", "record", "end", "release"];
+    let all = ["init 1", "reset", "fraction", "begin", "base", "record", "end", "release"];
     assert_eq!(heard.all(), all);
     free(&clone, block);
     assert_eq!(program.calls(), [Call::Free(block, MIB, device, world.stream.id().as_raw())]);

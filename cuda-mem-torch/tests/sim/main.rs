@@ -7,6 +7,7 @@ mod child;
 mod current;
 mod drivers;
 mod faults;
+#[path = "../../../cuda-mem-core/tests/common/library.rs"]
 mod library;
 mod reentry;
 mod sharing;

@@ -206,7 +206,8 @@ impl Watched for ImportLink {
         let has_slabs = self.slabs.load(Ordering::SeqCst) > 0;
         // What it was told of behind what it has read is not here either.
         let all = wire::Message::LetGo { segment: wire::ALL };
-        let is_said = || !say(&self.connection, &all, &[], Duration::ZERO).is_err_and(|e| e.has_no_room());
+        let said = || say(&self.connection, &all, &[], Duration::ZERO);
+        let is_said = || !said().is_err_and(|error| error.has_no_room() || error.is_the_system_s());
         self.is_let_go() && !has_slabs && self.words.own_are_reached() && is_said()
     }
 

@@ -10,8 +10,8 @@
 //! | behind the entries, 16 (r · ranks + s) | how many segments of rank s rank r has mapped |
 //! | 8 more | how many pieces of words |
 //!
-//! An entry is eight words: generation, sequence, size, segment, offset, pad, signal words, and where these begin to count. The generation is `s
-//! / 32768 + 1`, and is written last. All numbers are those of other processes, and are taken for nothing but numbers.
+//! An entry is eight words: generation, sequence, size, segment, offset, pad, signal words, and where these begin to count. The generation,
+//! `s / 32768 + 1`, is written last. All numbers are those of other processes, and are taken for nothing but numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

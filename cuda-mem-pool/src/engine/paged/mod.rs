@@ -27,8 +27,8 @@ pub use heap::goes_first;
 pub(crate) use heap::{BlockNumber, StreamHeap};
 pub use memory::Segment;
 pub use replay::Replay;
-pub use sizes::Hold;
-pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, Policy, SLAB, Tier, block_size};
+pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, Policy, SLAB, Tier};
+pub use sizes::{Hold, block_size};
 pub(crate) use spans::{Piece, Spans};
 
 #[cfg(any(test, loom))]

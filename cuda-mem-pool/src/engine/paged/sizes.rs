@@ -16,7 +16,8 @@ pub(crate) const MEDIUM: usize = 1 << 20;
 
 /// The bytes of a block for `size` bytes: the next multiple of 512 above 0. None beyond 64 TiB.
 #[inline]
-pub(crate) const fn block_size(size: usize) -> Option<usize> {
+#[must_use]
+pub const fn block_size(size: usize) -> Option<usize> {
     // 0 is rounded up too.
     if size > MAX { None } else { Some((size.saturating_sub(1) | (GRANULE - 1)) + 1) }
 }

@@ -4,15 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use cuda_mem_pool::paged::{Climb, Replay, climb, goes_first};
+use cuda_mem_pool::paged::{Climb, Replay, block_size, climb, goes_first};
 
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::model::{Fence, Model, Refusal};
 use super::super::uses::Uses;
 use super::pages::Pages;
-
-/// Blocks are multiples of this many bytes.
-const GRANULE: usize = 512;
 
 /// The memory of the device whose handles are replayed.
 const DEVICE: usize = 80 << 30;
@@ -75,7 +72,7 @@ impl Inner {
     /// A block's number and its address.
     fn allocate(&mut self, model: &Model, heap: u32, bytes: usize) -> Result<(u32, u64), Refused> {
         // As the allocator does: of what other streams are done with some comes back first, and all before more is asked for.
-        let size = |bytes: usize| bytes.next_multiple_of(GRANULE);
+        let size = |bytes| block_size(bytes).unwrap_or(usize::MAX);
         self.take_done(model, |owned| owned.heap == heap && goes_first(size(owned.bytes), size(bytes)))?;
         if let Some(block) = self.engine.allocate(heap, bytes) {
             return Ok(block);
