@@ -19,13 +19,13 @@ pub(crate) struct StreamHeap {
 const LARGE_QUICK_BYTES: usize = 32 << 20;
 
 /// What is free at the end of a run grows with the run. From this size on small blocks are kept out of it, so that large ones find it whole.
-const END_BYTES: usize = 96 << 20;
+const END_BYTES: usize = 128 << 20;
 
 /// Whether freed blocks of `waits` bytes whose other streams are done come back before one of `size` bytes is looked for: those of its size,
-/// and all before a large one, so that the best fit is the best.
+/// and all before one of 96 MiB or more, so that the best fit is the best.
 #[must_use]
 pub const fn goes_first(waits: usize, size: usize) -> bool {
-    waits == size || size >= END_BYTES
+    waits == size || size >= 96 << 20
 }
 
 /// A block that was handed out. Its address and its size in bytes are multiples of 512.

@@ -188,7 +188,7 @@ fn small_blocks_leave_a_large_end_whole_and_large_ones_fit_it() {
     let end = between.address + between.size as u64;
     heap.free(hole.number, &NoIndex).unwrap();
     // The end, of 168 MiB, is the closer fit for both.
-    for (size, place) in [(90 << 20, hole.address), (150 << 20, end)] {
+    for (size, place) in [(100 << 20, hole.address), (150 << 20, end)] {
         heap.coalesce(&NoIndex);
         let block = heap.allocate(size, 0, &NoIndex).unwrap();
         assert_eq!(block.address, place);
