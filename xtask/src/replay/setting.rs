@@ -14,7 +14,7 @@ use super::model::Model;
 use super::plan::Plan;
 use super::play::{Outcome, play};
 use super::progress::Progress;
-use super::torch::{Expandable, Native};
+use super::torch::{Expandable, Native, Torch};
 
 /// The allocators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -104,8 +104,8 @@ impl Setting {
         Ok(match self.allocator {
             Allocator::Caching => caching::over_model(model, true),
             Allocator::CachingNoMove => caching::over_model(model, false),
-            Allocator::Native => Box::new(Native::new(model)),
-            Allocator::Expandable => Box::new(Expandable::new(model)),
+            Allocator::Native => Box::new(Torch::<Native>::new(model)),
+            Allocator::Expandable => Box::new(Torch::<Expandable>::new(model)),
             Allocator::DriverPool => bail!("the driver's pool has no model"),
         })
     }

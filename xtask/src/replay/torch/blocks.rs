@@ -2,7 +2,7 @@
 
 /// Which blocks may stand in for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     pub(super) stream: u64,
     pub(super) is_small: bool,
 }

@@ -7,7 +7,7 @@ use super::blocks::{Block, Blocks, Pool, State};
 
 /// The blocks of one device.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
     blocks: Blocks,
     /// Free blocks: pool, size, address, number.
     free: BTreeSet<(Pool, u64, u64, usize)>,

@@ -41,10 +41,13 @@ fn the_models_reserve_what_pytorch_did() {
 }
 
 #[test]
-fn more_than_a_segment_has_addresses_for_is_out_of_memory() {
-    let trace = Trace::read("op,id,size,stream\na,0,1152921504606846976,0\na,1,1,0\n".as_bytes()).unwrap();
+fn more_than_there_are_addresses_for_is_out_of_memory() {
+    let trace = Trace::read(
+        "op,id,size,stream\na,0,1152921504606846976,0\na,1,576460752303423488,0\na,2,1,0\n".as_bytes(),
+    )
+    .unwrap();
     let plan = Plan::new("", &trace).unwrap();
     let setting = Setting { allocator: Allocator::Expandable, backend: Backend::Model, lag: 0, threads: 1 };
     let outcome = setting.replay(&plan, None, CallLog::nowhere()).unwrap();
-    assert_eq!((outcome.oom, outcome.peaks.reserved), (1, 2 << 20));
+    assert_eq!((outcome.oom, outcome.peaks.reserved), (2, 2 << 20));
 }
