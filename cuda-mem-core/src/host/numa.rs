@@ -124,7 +124,7 @@ fn query(addresses: &[*const c_void], found: &mut [c_int]) -> Result<()> {
 }
 
 /// Refuses a node that does not exist.
-pub(super) fn expect(node: u32) -> Result<()> {
+pub(crate) fn expect(node: u32) -> Result<()> {
     let nodes = nodes()?;
     if nodes.contains(&node) { Ok(()) } else { Err(Error::NoSuchNumaNode { node, nodes }) }
 }

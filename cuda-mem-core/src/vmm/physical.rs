@@ -13,6 +13,7 @@ use cuda_mem_sys::{CUdevice_attribute, CUmemAllocationProp_v1, CUmemGenericAlloc
 use super::{AllocationType, HandleTypes, MemoryLocation, expect_granular, granularity};
 use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
+use crate::host::numa;
 
 /// What memory can do besides. The default is nothing. [`ShareableMemory`](super::ShareableMemory) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,7 +78,7 @@ impl PhysicalMemory {
     /// # Errors
     ///
     /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`]; [`Error::Unsupported`] if it is to have fabric
-    /// handles and they are not there (code 800 or 801); [`Error::Driver`]: code 2 for more than there is, code 1 for a node that does not exist.
+    /// handles and they are not there (code 800 or 801); [`Error::NoSuchNumaNode`]; [`Error::Driver`]: code 2 for more than there is.
     pub fn create(device: Device, bytes: usize, options: &CreateOptions) -> Result<Self> {
         refuse_forked()?;
         let driver = device.driver();
@@ -90,6 +91,7 @@ impl PhysicalMemory {
             && error.code() == CUresult::CUDA_ERROR_INVALID_VALUE
         {
             expect_granular(bytes, granularity(device)?)?;
+            options.node.map_or(Ok(()), |node| numa::expect(node.cast_unsigned()))?;
         }
         if options.fabric {
             created = created.map_err(|error| without_fabric(device, error));

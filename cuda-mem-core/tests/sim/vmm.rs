@@ -81,6 +81,16 @@ fn memory_and_devices_of_another_driver_are_refused() {
 }
 
 #[test]
+fn a_node_that_does_not_exist_is_named() {
+    on_simulator(|_, context| {
+        let (device, options) =
+            (context.device(), CreateOptions { node: Some(99), ..CreateOptions::default() });
+        let made = PhysicalMemory::create(device, vmm::granularity(device).unwrap(), &options);
+        assert!(matches!(made, Err(Error::NoSuchNumaNode { node: 99, .. })), "{made:?}");
+    });
+}
+
+#[test]
 fn a_release_that_fails_comes_back() {
     on_simulator(|sim, context| {
         let device = context.device();

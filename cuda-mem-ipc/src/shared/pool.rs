@@ -74,7 +74,8 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that does not exist or has no memory to share.
+    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::NoSuchNumaNode`]; [`core::Error::Driver`]: code 1 for a node that
+    /// has no memory to share.
     pub fn new(context: &Context, options: &SharedPoolOptions) -> Result<Self> {
         refuse_forked()?;
         expect_bytes("the size of a segment", options.segment_bytes)?;
