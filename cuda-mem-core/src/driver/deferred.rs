@@ -157,8 +157,6 @@ pub fn catch_panic<R>(body: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(body)).map_err(ManuallyDrop::new).ok()
 }
 
-impl_debug!(Deferred, |it| waiting: it.count.load(Ordering::Relaxed));
-
 /// What is to be dropped when memory has gone back to the driver, in this order.
 #[derive(Default)]
 pub(crate) struct Guards(Vec<Box<dyn Send + Sync>>);

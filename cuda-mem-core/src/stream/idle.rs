@@ -261,5 +261,3 @@ fn try_until_nothing_is_left() {
         }
     }
 }
-
-impl_debug!(WhenIdle, |it| waiting: it.count.load(Ordering::Relaxed));
