@@ -108,15 +108,22 @@ pub(super) struct OwnWords {
     inner: Mutex<Inner>,
 }
 
-type Waits = Vec<(usize, u64)>;
-
 #[derive(Debug, Default)]
 struct Inner {
     pieces: Vec<Arc<Piece>>,
-    /// Those that allocations had and gave back, behind which number the next one begins to count, and the last waits, by word.
-    free: BTreeMap<(usize, usize), (u64, Waits)>,
+    /// What allocations gave back, by the piece and the index in it.
+    free: BTreeMap<(usize, usize), Returned>,
     /// Of the last piece, those that no allocation has had.
     fresh: Range<usize>,
+}
+
+/// Words that an allocation gave back.
+#[derive(Debug)]
+struct Returned {
+    /// The number that the next allocation begins to count behind.
+    base: u64,
+    /// The last signals that were waited for, by word.
+    waits: Vec<(usize, u64)>,
 }
 
 /// The words of one allocation. They go back with it.
@@ -135,19 +142,18 @@ pub(super) struct Words {
 impl OwnWords {
     /// Words that no allocation has; none if there are none.
     pub(super) fn take(self: &Arc<Self>) -> Option<Words> {
-        let mut inner = lock(&self.inner);
-        let last = inner.pieces.len().wrapping_sub(1);
+        let Inner { pieces, free, fresh } = &mut *lock(&self.inner);
         // Signals of the next one would end waits that are not over.
-        let over = inner.free.iter().find(|((number, index), (_, waits))| {
-            let piece = inner.pieces.get(*number);
+        let over = free.iter().find(|((number, index), Returned { waits, .. })| {
+            let piece = pieces.get(*number);
             piece.is_some_and(|it| waits.iter().all(|(word, last)| it.has_come(*index, *word, *last)))
         });
         let over = over.map(|(place, _)| *place);
-        let ((number, index), base) = match over.and_then(|place| inner.free.remove_entry(&place)) {
-            Some((place, (base, _))) => (place, base),
-            None => ((last, inner.fresh.next()?), 0),
+        let ((number, index), base) = match over.and_then(|place| free.remove_entry(&place)) {
+            Some((place, returned)) => (place, returned.base),
+            None => ((pieces.len().wrapping_sub(1), fresh.next()?), 0),
         };
-        let piece = Arc::clone(inner.pieces.get(number)?);
+        let piece = Arc::clone(pieces.get(number)?);
         Some(Words { piece, number, index, base, waited: Mutex::default(), of: Arc::clone(self) })
     }
 
@@ -184,10 +190,10 @@ impl Drop for Words {
     fn drop(&mut self) {
         if !forked() {
             let waited = std::mem::take(&mut *lock(&self.waited)).into_iter().enumerate();
-            let waits: Waits = waited.filter(|(_, last)| *last > self.base).collect();
-            let next = waits.iter().fold(self.base, |highest, (_, last)| highest.max(*last)) + AHEAD;
-            if next <= MOST_BASE {
-                lock(&self.of.inner).free.insert((self.number, self.index), (next, waits));
+            let waits: Vec<_> = waited.filter(|(_, last)| *last > self.base).collect();
+            let base = waits.iter().fold(self.base, |highest, (_, last)| highest.max(*last)) + AHEAD;
+            if base <= MOST_BASE {
+                lock(&self.of.inner).free.insert((self.number, self.index), Returned { base, waits });
             }
         }
     }
