@@ -138,6 +138,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Refuses a number that is not accepted.
+    pub(super) fn check(what: &'static str, value: usize, accepted: RangeInclusive<usize>) -> Result<()> {
+        if accepted.contains(&value) { Ok(()) } else { Err(Self::NotAccepted { what, value, accepted }) }
+    }
+
     /// Refuses a number that a rank says and that cannot be.
     pub(super) fn expect(
         rank: usize,

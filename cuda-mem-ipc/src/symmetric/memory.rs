@@ -158,10 +158,7 @@ impl Layout {
     }
 
     pub(super) fn expect_rank(&self, rank: usize) -> Result<()> {
-        if rank < self.ranks {
-            return Ok(());
-        }
-        Err(Error::NotAccepted { what: "the rank", value: rank, accepted: 0..=self.ranks - 1 })
+        Error::check("the rank", rank, 0..=self.ranks - 1)
     }
 
     /// What must hold before a signal is put into a stream.
@@ -173,10 +170,7 @@ impl Layout {
         (channel, channels): (usize, usize),
     ) -> Result<()> {
         self.expect_rank(rank)?;
-        if channel >= channels {
-            let accepted = 0..=channels - 1;
-            return Err(Error::NotAccepted { what: "the channel", value: channel, accepted });
-        }
+        Error::check("the channel", channel, 0..=channels - 1)?;
         self.device.driver().expect_same(stream.context().driver(), "the stream")?;
         if stream.is_capturing()? { Err(core::Error::Capturing { call }.into()) } else { Ok(()) }
     }

@@ -1,6 +1,5 @@
 //! How the ranks of a group come together.
 
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -71,15 +70,11 @@ impl Group {
     }
 }
 
-fn check(what: &'static str, value: usize, accepted: RangeInclusive<usize>) -> Result<()> {
-    if accepted.contains(&value) { Ok(()) } else { Err(Error::NotAccepted { what, value, accepted }) }
-}
-
 impl<'j> Joining<'j> {
     fn new(name: &'j str, rank: usize, ranks: usize, options: &'j GroupOptions) -> Result<Self> {
-        check("the number of ranks", ranks, 1..=MAX_RANKS)?;
-        check("the rank", rank, 0..=ranks - 1)?;
-        check("the number of allocations of a segment", options.segment_allocations, 1..=words::MOST)?;
+        Error::check("the number of ranks", ranks, 1..=MAX_RANKS)?;
+        Error::check("the rank", rank, 0..=ranks - 1)?;
+        Error::check("the number of allocations of a segment", options.segment_allocations, 1..=words::MOST)?;
         Ok(Self { name, rank, ranks, options, deadline: Deadline::after(options.timeout) })
     }
 
@@ -215,7 +210,7 @@ impl<'j> Joining<'j> {
         }
         let (theirs, ours) = (usize::try_from(hello.allocations), self.options.segment_allocations);
         let what = "the number of allocations of a segment on another rank";
-        check(what, theirs.unwrap_or(usize::MAX), ours..=ours)?;
+        Error::check(what, theirs.unwrap_or(usize::MAX), ours..=ours)?;
         if expected.is_some_and(|expected| expected != told) {
             return Err(Error::RankTaken { rank: told, world_size: self.ranks });
         }
