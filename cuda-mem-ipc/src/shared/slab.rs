@@ -190,14 +190,11 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        match self.block.take() {
-            Some(Block::Own(block, slabs)) => {
-                drop_behind_uses((block, slabs), |(block, _)| block.have_uses_passed());
-            }
-            Some(Block::Imported(block, told)) => {
-                drop_behind_uses((block, told), |(block, _)| block.have_uses_passed());
-            }
-            None => {}
+        if let Some(block) = self.block.take() {
+            drop_behind_uses(block, |block| match block {
+                Block::Own(block, _) => block.have_uses_passed(),
+                Block::Imported(block, _) => block.have_uses_passed(),
+            });
         }
     }
 }

@@ -77,8 +77,7 @@ impl EngineBackend {
         refuse_forked()?;
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
         let stream = Stream::new(context)?;
-        let nothing = Mutex::new(None);
-        let engine = Nccl { table, communicator: nothing, rank, ranks };
+        let engine = Nccl { table, communicator: Mutex::default(), rank, ranks };
         let mut id = ncclUniqueId::from_bytes(&[0; 128]);
         if rank == 0 {
             // SAFETY: an id to write; may be called at any time.
