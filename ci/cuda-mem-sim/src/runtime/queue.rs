@@ -132,15 +132,7 @@ impl Runtime {
         let mut state = self.lock();
         state.refuse_implicit_use(stream)?;
         state.refuse_if_capturing(stream)?;
-        let (mut marks, clock) = match stream.kind {
-            // To wait for the legacy stream is to wait for all that its next operation would wait for.
-            Kind::Legacy => state.order_of_next(stream),
-            _ => (
-                Vec::new(),
-                state.queues.get(&stream.id).map(|queue| queue.clock.clone()).unwrap_or_default(),
-            ),
-        };
-        marks.extend(state.queues.get(&stream.id).map(Queue::end));
+        let (marks, clock) = state.end_of_stream(stream);
         state = self.wait(state, &marks)?;
         state.host_learns(&clock);
         drop(state);
@@ -163,15 +155,8 @@ impl Runtime {
         state.refuse_implicit_use(stream)?;
         state.refuse_if_capturing(stream)?;
         stream.context.check()?;
-        let (marks, clock) = match stream.kind {
-            Kind::Legacy => state.order_of_next(stream),
-            _ => (
-                Vec::new(),
-                state.queues.get(&stream.id).map(|queue| queue.clock.clone()).unwrap_or_default(),
-            ),
-        };
-        let end = state.queues.get(&stream.id).map(Queue::end);
-        let is_idle = marks.iter().chain(&end).all(|&mark| state.is_reached(mark));
+        let (marks, clock) = state.end_of_stream(stream);
+        let is_idle = marks.iter().all(|&mark| state.is_reached(mark));
         if is_idle {
             state.host_learns(&clock);
         }
@@ -216,6 +201,18 @@ impl State {
         marks.extend(&home.barrier);
         clock.join(&home.barrier_clock);
         marks.retain(|&mark| !self.is_reached(mark));
+        (marks, clock)
+    }
+
+    /// The end of what a stream was given so far.
+    fn end_of_stream(&self, stream: &Stream) -> (Vec<Mark>, Clock) {
+        let queue = self.queues.get(&stream.id);
+        let (mut marks, clock) = match stream.kind {
+            // To wait for the legacy stream is to wait for all that its next operation would wait for.
+            Kind::Legacy => self.order_of_next(stream),
+            _ => (Vec::new(), queue.map(|queue| queue.clock.clone()).unwrap_or_default()),
+        };
+        marks.extend(queue.map(Queue::end));
         (marks, clock)
     }
 
