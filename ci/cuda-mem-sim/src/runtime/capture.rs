@@ -104,9 +104,7 @@ impl Runtime {
                 Ok(capture.graph)
             }
             Some(code) => {
-                let released = state.remove_graph(capture.graph);
-                drop(state);
-                super::graph::call_destructors(released);
+                super::graph::remove_graph(state, capture.graph);
                 Err(code)
             }
         }

@@ -1,7 +1,7 @@
 //! Graphs: operations written down, to be launched as often as one likes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use cuda_mem_sys::{CUgraphNodeType, CUresult};
 
@@ -170,18 +170,14 @@ impl Runtime {
     pub(crate) fn destroy_exec(&self, exec: usize) -> Outcome<()> {
         let mut state = self.lock();
         let exec = state.execs.remove(&exec).ok_or(INVALID_VALUE)?;
-        let released = state.release_objects(exec.objects);
-        drop(state);
-        call_destructors(released);
+        release_objects(state, exec.objects);
         Ok(())
     }
 
     pub(crate) fn destroy_graph(&self, graph: usize) -> Outcome<()> {
-        let mut state = self.lock();
+        let state = self.lock();
         state.graphs.get(&graph).filter(|graph| !graph.is_being_captured).ok_or(INVALID_VALUE)?;
-        let released = state.remove_graph(graph);
-        drop(state);
-        call_destructors(released);
+        remove_graph(state, graph);
         Ok(())
     }
 
@@ -192,14 +188,12 @@ impl Runtime {
     }
 
     pub(crate) fn release_object(&self, object: usize, count: u32) -> Outcome<()> {
-        let mut state = self.lock();
+        let state = self.lock();
         let known = state.objects.get(&object).ok_or(INVALID_VALUE)?;
         if known.references < count {
             return Err(INVALID_VALUE);
         }
-        let released = state.release_objects(BTreeMap::from([(object, count)]));
-        drop(state);
-        call_destructors(released);
+        release_objects(state, BTreeMap::from([(object, count)]));
         Ok(())
     }
 
@@ -225,9 +219,7 @@ impl Runtime {
         if *held == 0 {
             graph.objects.remove(&object);
         }
-        let released = state.release_objects(BTreeMap::from([(object, count)]));
-        drop(state);
-        call_destructors(released);
+        release_objects(state, BTreeMap::from([(object, count)]));
         Ok(())
     }
 }
@@ -238,28 +230,26 @@ impl State {
         self.graphs.insert(handle, graph);
         handle
     }
-
-    /// Forgets a graph; gives the destructors of the objects that nothing holds any more.
-    pub(super) fn remove_graph(&mut self, graph: usize) -> Vec<HostCall> {
-        self.graphs.remove(&graph).map(|graph| self.release_objects(graph.objects)).unwrap_or_default()
-    }
-
-    fn release_objects(&mut self, held: BTreeMap<usize, u32>) -> Vec<HostCall> {
-        let mut released = Vec::new();
-        for (handle, count) in held {
-            if let Some(object) = self.objects.get_mut(&handle) {
-                object.references = object.references.saturating_sub(count);
-                if object.references == 0 {
-                    released.push(object.destroy);
-                    self.objects.remove(&handle);
-                }
-            }
-        }
-        released
-    }
 }
 
-/// Destroys objects of the program, with no lock held.
-pub(super) fn call_destructors(released: Vec<HostCall>) {
+/// Forgets a graph, and drops its references to objects.
+pub(super) fn remove_graph(mut state: MutexGuard<'_, State>, graph: usize) {
+    let objects = state.graphs.remove(&graph).map(|graph| graph.objects);
+    release_objects(state, objects.unwrap_or_default());
+}
+
+/// Drops references to objects, and destroys those of the program that nothing holds any more, with no lock held.
+fn release_objects(mut state: MutexGuard<'_, State>, held: BTreeMap<usize, u32>) {
+    let mut released = Vec::new();
+    for (handle, count) in held {
+        if let Some(object) = state.objects.get_mut(&handle) {
+            object.references = object.references.saturating_sub(count);
+            if object.references == 0 {
+                released.push(object.destroy);
+                state.objects.remove(&handle);
+            }
+        }
+    }
+    drop(state);
     released.into_iter().for_each(HostCall::call);
 }
