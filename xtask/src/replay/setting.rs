@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use cuda_mem_core::Driver;
 
-use super::caching;
+use super::caching::{Modelled, OnDevice};
 use super::calls::CallLog;
 use super::candidate::Candidate;
 use super::driver::{Device, DriverPool};
@@ -53,7 +53,7 @@ pub(crate) fn name(value: impl ValueEnum) -> String {
 pub(crate) fn choose(allocator: Allocator, asked: Backend) -> Result<Backend> {
     let has_gpu = || Driver::system().and_then(Driver::device_count).is_ok_and(|count| count > 0);
     let takes: &[Backend] = match allocator {
-        Allocator::Caching | Allocator::CachingNoMove => caching::BACKENDS,
+        Allocator::Caching | Allocator::CachingNoMove => &[Backend::Gpu, Backend::Sim, Backend::Model],
         Allocator::Native | Allocator::Expandable => &[Backend::Model],
         Allocator::DriverPool => &[Backend::Gpu, Backend::Sim],
     };
@@ -93,8 +93,8 @@ impl Setting {
         });
         let candidate: Box<dyn Candidate> = match self.allocator {
             Allocator::DriverPool => Box::new(DriverPool::new(Arc::clone(&device), capacity)?),
-            Allocator::Caching => caching::over_device(Arc::clone(&device), capacity, true)?,
-            Allocator::CachingNoMove => caching::over_device(Arc::clone(&device), capacity, false)?,
+            Allocator::Caching => Box::new(OnDevice::new(Arc::clone(&device), capacity, true)?),
+            Allocator::CachingNoMove => Box::new(OnDevice::new(Arc::clone(&device), capacity, false)?),
             Allocator::Native | Allocator::Expandable => bail!("PyTorch's policies are models"),
         };
         play(plan, &*candidate, &*device, self.threads, &progress)
@@ -102,8 +102,8 @@ impl Setting {
 
     fn over_model(&self, model: Arc<Model>) -> Result<Box<dyn Candidate>> {
         Ok(match self.allocator {
-            Allocator::Caching => caching::over_model(model, true),
-            Allocator::CachingNoMove => caching::over_model(model, false),
+            Allocator::Caching => Box::new(Modelled::new(model, true)),
+            Allocator::CachingNoMove => Box::new(Modelled::new(model, false)),
             Allocator::Native => Box::new(Torch::<Native>::new(model)),
             Allocator::Expandable => Box::new(Torch::<Expandable>::new(model)),
             Allocator::DriverPool => bail!("the driver's pool has no model"),

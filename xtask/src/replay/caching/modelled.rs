@@ -15,7 +15,7 @@ use super::pages::Pages;
 const DEVICE: usize = 80 << 30;
 
 /// The engine over a model.
-pub(super) struct Modelled {
+pub(crate) struct Modelled {
     model: Arc<Model>,
     inner: Mutex<Inner>,
 }
@@ -41,7 +41,7 @@ struct Owned {
 }
 
 impl Modelled {
-    pub(super) fn new(model: Arc<Model>, moves: bool) -> Self {
+    pub(crate) fn new(model: Arc<Model>, moves: bool) -> Self {
         let pages = Pages { model: Arc::clone(&model), streams: Vec::new() };
         let limit = usize::try_from(model.capacity()).unwrap_or(usize::MAX);
         let inner = Inner {

@@ -18,7 +18,7 @@ use super::super::driver::Device;
 use super::watcher::Watcher;
 
 /// The allocator.
-pub(super) struct OnDevice {
+pub(crate) struct OnDevice {
     device: Arc<Device>,
     allocator: CachingAllocator,
     watcher: Arc<Watcher>,
@@ -27,7 +27,7 @@ pub(super) struct OnDevice {
 }
 
 impl OnDevice {
-    pub(super) fn new(device: Arc<Device>, capacity: Option<u64>, moves: bool) -> Result<Self> {
+    pub(crate) fn new(device: Arc<Device>, capacity: Option<u64>, moves: bool) -> Result<Self> {
         let context = device.context();
         let memory = context.memory_info()?;
         let fraction = capacity.map_or(1.0, |bytes| share(bytes, memory.total as u64));
