@@ -162,10 +162,11 @@ fn mebibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn a_folder_is_carried_with_its_files() {
-        let scratch = std::env::temp_dir().join(format!("xtask-bundle-{}", std::process::id()));
+        let scratch = Scratch::new("bundle").unwrap();
         let source = scratch.join("source");
         fs::create_dir_all(source.join("__pycache__")).unwrap();
         fs::write(source.join("b.py"), "bb").unwrap();
@@ -175,6 +176,5 @@ mod tests {
         bundle.add_folder(&source, "peers").unwrap();
         assert_eq!(bundle.files, [("peers/a.cpp".to_owned(), 1), ("peers/b.py".to_owned(), 2)]);
         assert_eq!(fs::read_to_string(target.join("peers/b.py")).unwrap(), "bb");
-        fs::remove_dir_all(&scratch).unwrap();
     }
 }

@@ -192,16 +192,15 @@ fn dependencies(steps: &mut Steps, root: &Path, tools: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn digests_are_of_names_and_contents() {
-        let folder = std::env::temp_dir().join(format!("xtask-digests-{}", std::process::id()));
         let written = |name: &str, text: &str| {
+            let folder = Scratch::new("digests").unwrap();
             fs::create_dir_all(folder.join("in/deep")).unwrap();
             fs::write(folder.join("in/deep").join(name), text).unwrap();
-            let digests = digests(&folder, &["in"]).unwrap();
-            fs::remove_dir_all(&folder).unwrap();
-            digests
+            digests(&folder, &["in"]).unwrap()
         };
         let first = written("a", "1");
         assert_eq!(first.lines().count(), 1);

@@ -53,11 +53,11 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn a_program_comes_back_and_runs() {
-        let folder = std::env::temp_dir().join(format!("xtask-packed-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Scratch::new("packed").unwrap();
         let (source, target) = (folder.join("source"), folder.join("program"));
         fs::write(&source, format!("#!/bin/sh\nexit 7\n{}", "# much the same\n".repeat(1000))).unwrap();
         let bytes = pack(&source, &target).unwrap();
@@ -69,6 +69,5 @@ mod tests {
         unpack(&target).unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"other");
         assert!(unpack(&folder.join("none")).is_err());
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -19,11 +19,11 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn what_is_read_is_not_written_to_by_any_name() {
-        let folder = std::env::temp_dir().join(format!("xtask-same-file-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Scratch::new("same-file").unwrap();
         let [read, other, soft, hard] = ["read", "other", "soft", "hard"].map(|name| folder.join(name));
         fs::write(&read, "recorded").unwrap();
         refuse(&read, &other, "--out").unwrap();
@@ -35,6 +35,5 @@ mod tests {
             let refused = refuse(&read, same, "--out").unwrap_err().to_string();
             assert!(refused.starts_with("--out ") && refused.contains(" would overwrite "), "{refused}");
         }
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,11 +1,13 @@
 //! `cargo xtask vendor DIR`: copies `cuda-mem-sys` and proves that the copy stands alone.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+
+use crate::scratch::Scratch;
 
 const CRATE: &str = "cuda-mem-sys";
 
@@ -25,15 +27,15 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     println!("copied {files} files to {}", folder.display());
 
     // Elsewhere, so that neither a workspace around the folder nor a lock file takes part, and the copy stays clean.
-    let alone = Scratch::new()?;
+    let alone = Scratch::new("vendor")?;
     for part in PARTS {
-        copy(&folder.join(part), &alone.0.join(part))?;
+        copy(&folder.join(part), &alone.join(part))?;
     }
-    fs::copy(root.join("Cargo.lock"), alone.0.join("Cargo.lock"))?;
-    cargo(&alone.0, &["build", "--quiet"])?;
+    fs::copy(root.join("Cargo.lock"), alone.join("Cargo.lock"))?;
+    cargo(&alone, &["build", "--quiet"])?;
     println!("it builds alone");
 
-    let dependencies = dependencies(&alone.0)?;
+    let dependencies = dependencies(&alone)?;
     ensure!(
         dependencies.direct == ["libloading"],
         "its only dependency should be libloading; it has {}",
@@ -118,33 +120,15 @@ fn cargo(folder: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// A folder of the system's temporary ones, removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("cuda-mem-vendor-{}", std::process::id()));
-        fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // It lies where the system cleans up in time.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_folder_in_use_is_left_alone() {
-        let scratch = Scratch::new().unwrap();
-        fs::write(scratch.0.join("mine"), "").unwrap();
-        let error = run(Path::new("."), &scratch.0).unwrap_err().to_string();
+        let scratch = Scratch::new("vendor").unwrap();
+        fs::write(scratch.join("mine"), "").unwrap();
+        let error = run(Path::new("."), &scratch).unwrap_err().to_string();
         assert!(error.ends_with("is not empty"), "{error}");
     }
 }

@@ -154,6 +154,7 @@ fn succeed(command: &mut Command, failure: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn the_oldest_and_the_newest_are_those_that_shims_are_built_for() {
@@ -165,13 +166,12 @@ mod tests {
 
     #[test]
     fn a_folder_without_headers_is_told_what_it_lacks() {
-        let folder = env::temp_dir().join(format!("xtask-wheel-{}", std::process::id()));
+        let folder = Scratch::new("wheel").unwrap();
         let error = expect_headers(&folder).unwrap_err().to_string();
         assert!(error.starts_with("there is no torch/include in "), "{error}");
         for needed in NEEDED {
             std::fs::create_dir_all(folder.join(needed)).unwrap();
         }
         expect_headers(&folder).unwrap();
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::suite::Kind;
+use crate::scratch::Scratch;
 
 /// Where PyTorch has its headers and libraries, as arguments of a C++ compiler, one a line.
 const TORCH_FLAGS: &str = "
@@ -53,7 +54,7 @@ impl<'a> Launcher<'a> {
         on_gpu: bool,
         rmm: Result<PathBuf, String>,
     ) -> Result<Self> {
-        Ok(Self { ours, peers, on_gpu, rmm, scratch: Scratch::new()? })
+        Ok(Self { ours, peers, on_gpu, rmm, scratch: Scratch::new("bench")? })
     }
 
     /// The command of a program, or why it cannot run here.
@@ -107,7 +108,7 @@ impl<'a> Launcher<'a> {
         };
         ensure!(flags.status.success(), "PyTorch names no headers: {}", complaint(&flags.stderr));
         let flags = String::from_utf8(flags.stdout).context("folders that are no text")?;
-        let result = self.scratch.0.join(source.file_name().context("a source without a name")?);
+        let result = self.scratch.join(source.file_name().context("a source without a name")?);
         let result = result.with_extension(extension);
         let compile = |compiler: &str| {
             let mut command = Command::new(compiler);
@@ -135,23 +136,4 @@ fn cuda_headers() -> impl Iterator<Item = PathBuf> {
     let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     let homes = named.chain(beside).chain([PathBuf::from("/usr/local/cuda")]);
     homes.map(|home| home.join("include")).filter(|folder| folder.join("cuda_runtime.h").is_file())
-}
-
-/// A folder of this process alone.
-#[derive(Debug)]
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("cuda-mem-bench-{}", std::process::id()));
-        std::fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What stays is a few hundred KiB in the system's folder for such things.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -19,6 +19,7 @@ use super::plan::Plan;
 use super::play::Outcome;
 use super::report::{self, Row};
 use super::setting::{Allocator, Backend, Setting, choose};
+use crate::scratch::Scratch;
 
 const PAGE: u64 = 2 << 20;
 
@@ -225,8 +226,7 @@ fn run(words: &[&str]) -> Result<bool> {
 
 #[test]
 fn the_command_writes_a_log_that_it_accepts_again() {
-    let scratch = std::env::temp_dir().join(format!("xtask-replay-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch).unwrap();
+    let scratch = Scratch::new("replay").unwrap();
     let plain = scratch.join("small.csv");
     std::fs::write(&plain, "op,id,size,stream\na,0,1000,0\na,1,2000,1\nf,0,,0\n").unwrap();
     let (plain, log) = (plain.to_str().unwrap(), scratch.join("log.gz"));
@@ -256,7 +256,6 @@ fn the_command_writes_a_log_that_it_accepts_again() {
     }
     let wrong = Line::try_parse_from(["replay", plain, "--lag", "-1"]).unwrap_err().to_string();
     assert!(wrong.contains("\"-1\" is no whole number of operations from 0 on"), "{wrong}");
-    std::fs::remove_dir_all(&scratch).unwrap();
 }
 
 /// What runs on the model.
