@@ -64,13 +64,12 @@ fn first_hole(maps: &str, range: &Range<usize>) -> Option<Range<usize>> {
 /// Whether all of `range` is mapped, for this process alone, to read and write.
 pub(super) fn is_private_and_writable(range: &Range<usize>) -> bool {
     let Ok(maps) = read("/proc/self/maps") else { return false };
-    let fitting: String = maps.split_inclusive('\n').filter(|line| has_access(line, "rw", 'p')).collect();
+    let fitting: String = maps.split_inclusive('\n').filter(|line| has_private_writes(line)).collect();
     first_hole(&fitting, range).is_none()
 }
 
-fn has_access(line: &str, access: &str, kind: char) -> bool {
-    let field = line.split(' ').nth(1).unwrap_or_default();
-    field.starts_with(access) && field.ends_with(kind)
+fn has_private_writes(line: &str) -> bool {
+    line.split(' ').nth(1).is_some_and(|access| access.starts_with("rw") && access.ends_with('p'))
 }
 
 /// The addresses that a line of `maps` or the first of an entry of `smaps` begins with.
@@ -193,7 +192,7 @@ mod tests {
         assert!(is_private_and_writable(&pages_around(&range_of(bytes.as_ptr(), bytes.len()).unwrap())));
         let constant = "of the program's text";
         assert!(!is_private_and_writable(&pages_around(&range_of(constant.as_ptr(), 1).unwrap())));
-        assert!(has_access("1000-2000 rw-p 0", "rw", 'p') && !has_access("1000-2000 rw-s 0", "rw", 'p'));
+        assert!(has_private_writes("1000-2000 rw-p 0") && !has_private_writes("1000-2000 rw-s 0"));
     }
 
     #[test]

@@ -137,10 +137,10 @@ impl KnownStreams {
     }
 
     /// Waits until the streams of a context have done what they were given by now.
-    pub(super) fn wait_in(&self, context: &Context, call: &'static str) -> Result<()> {
+    pub(super) fn wait_in(&self, context: &Context) -> Result<()> {
         let _reports = LateReports::new();
         let _relaxed = Relaxed::enter(context.driver())?;
-        let capturing = || Error::Capturing { call };
+        let capturing = || Error::Capturing { call: "Context::wait_for_streams" };
         let mut points = Vec::new();
         for known in self.known(|entry| entry.context == *context) {
             if let Some(here) = &*lock(&known.here) {

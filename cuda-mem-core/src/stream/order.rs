@@ -211,7 +211,7 @@ impl Context {
     ///
     /// [`Error::Capturing`] while one of them captures, or a guest did when it was last asked; its capture goes on.
     pub fn wait_for_streams(&self) -> Result<()> {
-        self.driver().service::<WhenIdle>().streams.wait_in(self, "Context::wait_for_streams")
+        self.driver().service::<WhenIdle>().streams.wait_in(self)
     }
 
     /// Says that the captures of [guests](Stream::guest) of the context have ended that were seen so far: a guest that is gone cannot be

@@ -205,8 +205,8 @@ static WITHOUT_GUARD: AtomicBool = AtomicBool::new(false);
 
 /// Has new sockets go without `SO_PASSRIGHTS`, as on Linux before 6.16: for tests, which show that everything holds without it too.
 #[doc(hidden)]
-pub fn without_descriptor_guard(is_so: bool) {
-    WITHOUT_GUARD.store(is_so, Ordering::SeqCst);
+pub fn without_descriptor_guard() {
+    WITHOUT_GUARD.store(true, Ordering::SeqCst);
 }
 
 impl Socket {

@@ -12,7 +12,7 @@ use crate::raw::{Raw, Watched, frame, frame_with, hello, hello_with};
 /// What the maker of a pair says to the first packet, sent with as many descriptors.
 fn refused(packet: &[u8], attached: usize) -> Error {
     // What is sent comes, also what no honest peer sends.
-    without_descriptor_guard(true);
+    without_descriptor_guard();
     let (here, there) = pair().unwrap();
     let (raw, watched) = (Raw(there), Watched::new());
     raw.send(packet, &vec![watched.descriptor(); attached]);

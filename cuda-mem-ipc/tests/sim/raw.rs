@@ -19,7 +19,7 @@ impl Raw {
     /// An end that has said hello, and a connection that believes it.
     pub(crate) fn connected() -> (Self, Connection) {
         // What is sent comes, also what no honest peer sends.
-        without_descriptor_guard(true);
+        without_descriptor_guard();
         let (here, there) = pair().unwrap();
         let raw = Self(there);
         raw.send(&frame(0, &hello()), &[]);

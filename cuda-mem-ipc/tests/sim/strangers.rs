@@ -79,7 +79,7 @@ fn with_and_without(name: &str, test: impl Fn(bool)) {
     if is_guarded() {
         test(true);
     }
-    without_descriptor_guard(true);
+    without_descriptor_guard();
     test(false);
 }
 

@@ -27,10 +27,10 @@ impl State {
     pub(crate) fn read(machine: Machine) -> Self {
         Self {
             machine,
-            driver_module: read("/proc/driver/nvidia/version").and_then(|text| first_line_after(&text, ":")),
+            driver_module: read("/proc/driver/nvidia/version").and_then(|text| after_colon(&text)),
             processor: read("/proc/cpuinfo").and_then(|text| {
                 let line = text.lines().find(|line| line.starts_with("model name"))?;
-                first_line_after(line, ":")
+                after_colon(line)
             }),
             transparent_huge_pages_defrag: read("/sys/kernel/mm/transparent_hugepage/defrag")
                 .and_then(|text| text.split(['[', ']']).nth(1).map(str::to_owned)),
@@ -61,8 +61,8 @@ fn number(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn first_line_after(text: &str, mark: &str) -> Option<String> {
-    let (_, rest) = text.lines().next()?.split_once(mark)?;
+fn after_colon(text: &str) -> Option<String> {
+    let (_, rest) = text.lines().next()?.split_once(':')?;
     Some(rest.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
@@ -86,6 +86,6 @@ mod tests {
             "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         8388608   unlimited   bytes\n";
         assert_eq!(lock_limit(limits), Some("8388608".to_owned()));
         let module = "NVRM version: NVIDIA UNIX  580.1  Release\nGCC version: 1\n";
-        assert_eq!(first_line_after(module, ":"), Some("NVIDIA UNIX 580.1 Release".to_owned()));
+        assert_eq!(after_colon(module), Some("NVIDIA UNIX 580.1 Release".to_owned()));
     }
 }

@@ -27,16 +27,16 @@ pub(super) fn verdicts(figures: &Figures) -> Vec<Verdict> {
     verdicts
 }
 
-/// The fastest of RMM's resources in a case.
-pub(super) fn fastest_rmm(figures: &Figures, case: &str, metric: &str) -> Option<f64> {
-    least(RMM.map(|resource| figures.median(case, resource, metric)))
+/// The time of an operation of the fastest of RMM's resources in a case.
+pub(super) fn fastest_rmm(figures: &Figures, case: &str) -> Option<f64> {
+    least(RMM.map(|resource| figures.median(case, resource, "op")))
 }
 
 fn speed(figures: &Figures, pattern: Pattern) -> Vec<Verdict> {
     let (one, many) = (churn(pattern, 1), churn(pattern, 16));
     let of = |case: &str, who, other: Option<f64>| Some(figures.median(case, who, "op")? / other?);
     let torch = |case: &str, who| of(case, who, figures.median(case, TORCH, "op"));
-    let rmm = |case: &str, who| of(case, who, fastest_rmm(figures, case, "op"));
+    let rmm = |case: &str, who| of(case, who, fastest_rmm(figures, case));
     vec![
         Verdict::new(format!("{one}: of PyTorch's"), AtMost(0.125), "×", torch(&one, OURS)),
         Verdict::new(format!("{one}: of the fastest RMM's"), AtMost(1.0 / 3.0), "×", rmm(&one, OURS)),

@@ -83,7 +83,7 @@ fn ratios(figures: &Figures) -> String {
         (format!("PyTorch ÷ {OURS}"), Box::new(move |case| figures.ratio(case, "op", TORCH, OURS))),
         (
             format!("fastest RMM ÷ {OURS}"),
-            Box::new(move |case| Some(fastest_rmm(figures, case, "op")? / figures.median(case, OURS, "op")?)),
+            Box::new(move |case| Some(fastest_rmm(figures, case)? / figures.median(case, OURS, "op")?)),
         ),
     ];
     grid(&["blocks", "threads"], churn_rows(), columns)
