@@ -18,9 +18,7 @@ use super::error::Failure;
 ///
 /// Not null, it is a place for a `T`.
 pub(super) unsafe fn write<T>(to: *mut T, value: T, what: &str) -> Result<(), Failure> {
-    if to.is_null() {
-        return Err(missing(what));
-    }
+    expect(to, what)?;
     // SAFETY: the caller's promise.
     unsafe { to.write(value) };
     Ok(())
@@ -38,7 +36,7 @@ pub(super) unsafe fn write_if<T>(to: *mut T, value: T) {
     }
 }
 
-/// Refuses null, before what a result is written for is done.
+/// Refuses null.
 pub(super) fn expect<T>(at: *const T, what: &str) -> Result<(), Failure> {
     if at.is_null() { Err(missing(what)) } else { Ok(()) }
 }
@@ -64,9 +62,7 @@ pub(super) unsafe fn read<'a, T>(from: *const T, what: &str) -> Result<&'a T, Fa
 ///
 /// Not null, it is text that ends with a 0 and stays as it is while the result is used.
 pub(super) unsafe fn text<'a>(from: *const c_char, what: &str) -> Result<&'a str, Failure> {
-    if from.is_null() {
-        return Err(missing(what));
-    }
+    expect(from, what)?;
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(from) };
     text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
@@ -86,9 +82,7 @@ pub(super) fn optional<R>(
 ///
 /// As [`text`].
 pub(super) unsafe fn path<'a>(from: *const c_char, what: &str) -> Result<&'a Path, Failure> {
-    if from.is_null() {
-        return Err(missing(what));
-    }
+    expect(from, what)?;
     // SAFETY: the caller's promise.
     let bytes = unsafe { CStr::from_ptr(from) }.to_bytes();
     Ok(Path::new(OsStr::from_bytes(bytes)))
@@ -103,9 +97,7 @@ pub(super) unsafe fn list<'a, T>(from: *const T, count: usize, what: &str) -> Re
     if count == 0 {
         return Ok(&[]);
     }
-    if from.is_null() {
-        return Err(missing(what));
-    }
+    expect(from, what)?;
     // SAFETY: the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
