@@ -53,7 +53,7 @@ pub(crate) struct Devices {
 pub(crate) struct Setup {
     pub(crate) options: CachingOptions,
     /// By devices' numbers, of those for which it was set.
-    pub(crate) fractions: BTreeMap<usize, f64>,
+    fractions: BTreeMap<usize, f64>,
     /// Whether blocks that streams used may serve their capture again.
     reuse: bool,
     /// Whether the default pool does not grow by pages, which may move once they are free.
@@ -79,9 +79,14 @@ thread_local! {
 }
 
 impl Setup {
+    /// The share of a device's memory that may be held.
+    pub(crate) fn fraction(&self, number: usize) -> f64 {
+        self.fractions.get(&number).copied().unwrap_or(self.options.memory_fraction)
+    }
+
     fn make(&mut self, context: Context, number: usize) -> Result<PerDevice> {
-        let fraction = self.fractions.get(&number).copied().unwrap_or(self.options.memory_fraction);
-        let caching = CachingAllocator::new(&context, &self.options.with_memory_fraction(fraction))?;
+        let options = self.options.with_memory_fraction(self.fraction(number));
+        let caching = CachingAllocator::new(&context, &options)?;
         let ordinal = context.device().as_raw();
         caching.attach_backing_watcher(ipc::close);
         let [default_stream, own_stream] = [const { OnceLock::new() }; 2];

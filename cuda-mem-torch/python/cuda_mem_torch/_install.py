@@ -88,7 +88,8 @@ def enable(
         # What the environment alone says is read when CUDA is used first.
         if options.keys() - {"pinned"}:
             # Each version of PyTorch accepts other settings, and takes over this size before it refuses one.
-            undo.callback(torch._C._accelerator_setAllocatorSettings, f"large_segment_size_mb:20,{_text(_options)}")
+            usual = f"large_segment_size_mb:{_settings.KEPT['large_segment_size_mb']},{_text(_options)}"
+            undo.callback(torch._C._accelerator_setAllocatorSettings, usual)
             torch._C._accelerator_setAllocatorSettings(text)
         undo.pop_all()
     if per_process_memory_fraction is not None and torch.cuda.is_initialized():
@@ -142,7 +143,7 @@ def disable() -> None:
         return
     torch = _torch.load()
     environment, fraction = _settings.from_environment(), _options.get("per_process_memory_fraction")
-    default = float(_settings.named(environment, "per_process_memory_fraction") or 1.0)
+    default = float(_settings.named(environment, "per_process_memory_fraction") or _settings.KEPT["per_process_memory_fraction"])
     devices = range(torch.cuda.device_count() if fraction is not None and torch.cuda.is_initialized() else 0)
     # Other devices have a share that the program has set since.
     limited = [device for device in devices if torch.cuda.get_per_process_memory_fraction(device) == float(fraction)]

@@ -285,7 +285,7 @@ pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f6
 pub unsafe extern "C" fn cuda_mem_torch_memory_fraction(device: c_int, fraction: *mut f64) -> c_int {
     entry(|| {
         let number = devices::number_of(device)?;
-        let is = DEVICES.set_up(|setup| setup.fractions.get(&number).copied().unwrap_or(1.0));
+        let is = DEVICES.set_up(|setup| setup.fraction(number));
         // SAFETY: the caller's promise.
         unsafe { write(fraction, is, "fraction") }
     })
