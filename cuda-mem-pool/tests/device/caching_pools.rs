@@ -161,7 +161,7 @@ fn what_cannot_be_right_is_refused() {
     assert_eq!(pool(allocator.end_allocate_to_pool(id)), PoolError::NotRouted { id });
     assert_eq!(pool(allocator.release_pool(id)), PoolError::Unknown { id });
     assert_eq!(pool(allocator.set_use_on_oom(id, true)), PoolError::Unknown { id });
-    assert_eq!(pool(allocator.set_no_split(id, true)), PoolError::Unknown { id });
+    assert_eq!(pool(allocator.set_no_split(id)), PoolError::Unknown { id });
     assert_eq!(pool(allocator.checkpoint_pool(id).map(drop)), PoolError::Unknown { id });
     allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
     assert_eq!(
@@ -234,7 +234,7 @@ fn options_hold_as_a_whole() {
     free(&allocator, small);
     free(&allocator, first);
     allocator.set_segment_options(Options::default()).unwrap();
-    allocator.set_no_split(id, true).unwrap();
+    allocator.set_no_split(id).unwrap();
     let (whole, bytes) = take(4 * MIB);
     assert_eq!(bytes, 12 << 20, "the smallest that fits, whole");
     free(&allocator, whole);

@@ -175,7 +175,7 @@ pub extern "C" fn cuda_mem_torch_set_use_on_oom(
 /// Has each request to the pool get the whole of the free block that is found for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_set_no_split(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
-    entry(|| Ok(self::device(device)?.caching.set_no_split(pool.into(), true)?))
+    entry(|| Ok(self::device(device)?.caching.set_no_split(pool.into())?))
 }
 
 /// Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it; or with zeros of the

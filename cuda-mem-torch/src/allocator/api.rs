@@ -279,7 +279,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
 
     /// Has each request to the pool get the whole of the free block that is found for it.
     fn set_no_split(&self, device: Device, id: MempoolId) -> Result<()> {
-        Ok(self.native().caches.of(device)?.caching.set_no_split(id, true)?)
+        Ok(self.native().caches.of(device)?.caching.set_no_split(id)?)
     }
 
     /// Whether exactly the blocks at these addresses are allocated, of all blocks of the pool.

@@ -179,9 +179,9 @@ impl CachingAllocator {
         Ok(())
     }
 
-    /// Sets whether each request to the pool gets the whole of the free block that is found for it.
-    pub fn set_no_split(&self, id: MempoolId, no_split: bool) -> Result<()> {
-        self.pool_state()?.pools.in_use(id)?.heap.no_split = no_split;
+    /// Has each request to the pool get the whole of the free block that is found for it.
+    pub fn set_no_split(&self, id: MempoolId) -> Result<()> {
+        self.pool_state()?.pools.in_use(id)?.heap.no_split = true;
         Ok(())
     }
 
