@@ -5,7 +5,7 @@ mod serve;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Driver, Stream};
@@ -61,8 +61,8 @@ pub(super) struct ExportLink {
     releases: Mutex<Consumer<ring::Shared>>,
     /// Where that thread says that it sleeps.
     wake_flag: ring::Shared,
-    /// The peer has closed its end or broken the protocol.
-    is_closing: AtomicBool,
+    /// Why nothing is handed over any more.
+    ended: OnceLock<Error>,
 }
 
 impl Exporter {
@@ -112,7 +112,7 @@ impl Exporter {
             way,
             releases,
             wake_flag,
-            is_closing: AtomicBool::new(false),
+            ended: OnceLock::new(),
         });
         Ok(Self { link })
     }
@@ -143,7 +143,7 @@ impl Exporter {
     ) -> Result<u64> {
         refuse_forked()?;
         let (share, link, deadline) = (buffer.into(), &self.link, deadline.into());
-        link.expect_open("handing over")?;
+        link.expect_open()?;
         link.driver.expect_same(stream.context().driver(), "the stream")?;
         link.driver.expect_same(share.driver, "the buffer")?;
         // First: a reader that sleeps takes longer to wake up than everything else, and looks for the entry for a while.
@@ -168,10 +168,10 @@ impl Exporter {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] if the receiver is gone.
+    /// One that [is gone](Error::is_gone) if the receiver is; [`Error::Protocol`] or [`Error::Wire`], which say what it did wrong.
     pub fn attach(&self, pool: &SharedPool) -> Result<()> {
         refuse_forked()?;
-        self.link.expect_open("attaching a pool")?;
+        self.link.expect_open()?;
         self.link.driver.expect_same(pool.pool.context.driver(), "the pool")?;
         pool.attach(&self.link);
         Ok(())
@@ -185,11 +185,11 @@ impl Exporter {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] if the receiver is gone; [`Error::Core`] and [`Error::Pool`] if the memory cannot be exported.
+    /// As [`attach`](Self::attach); [`Error::Core`] and [`Error::Pool`] if the memory cannot be exported.
     pub fn announce(&self, buffer: impl Into<Share>) -> Result<bool> {
         refuse_forked()?;
         let share = buffer.into();
-        self.link.expect_open("announcing a segment")?;
+        self.link.expect_open()?;
         self.link.driver.expect_same(share.driver, "the buffer")?;
         share.segment.with_handles(|handles| self.link.announce_ahead(&share.segment.info, handles))
     }
@@ -214,9 +214,9 @@ impl Exporter {
 }
 
 impl ExportLink {
-    /// Whether the importer has not closed its end, as far as was heard.
-    fn expect_open(&self, doing: &'static str) -> Result<()> {
-        if self.is_closing.load(Ordering::Acquire) { Err(Error::Closed { doing }) } else { Ok(()) }
+    /// Refuses once the importer has closed its end or broken the protocol, as far as was heard.
+    fn expect_open(&self) -> Result<()> {
+        self.ended.get().cloned().map_or(Ok(()), Err)
     }
 
     /// Tells the importer of a segment before a buffer of it, once. While it waits for room it has no lock that the reaper takes.
@@ -230,7 +230,7 @@ impl ExportLink {
         segment.with_handles(|handles| {
             until(deadline, "the peer could be told of the segment", || {
                 let mut announced = lock(&self.announced);
-                self.expect_open("handing over")?;
+                self.expect_open()?;
                 Ok(is_known(&mut announced) || self.tell(&mut announced, &segment.info, None, handles)?)
             })
         })
@@ -245,7 +245,7 @@ impl ExportLink {
         let mut announced = lock(&self.announced);
         // Its exporter may be gone, or the importer. Behind the lock, which the thread takes before it lets go of the link: it either sees
         // what is told here, or this sees that the exporter is gone.
-        if !self.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
+        if !self.is_open.load(Ordering::SeqCst) || self.ended.get().is_some() {
             return Ok(false);
         }
         if announced.contains_key(&segment.id) {
@@ -292,7 +292,7 @@ impl ExportLink {
     fn reserve(&self, deadline: Deadline) -> Result<()> {
         until(deadline, "the peer had taken enough buffers for another one", || {
             let what = "it has taken more from the ring than there was";
-            self.expect_open("handing over")?;
+            self.expect_open()?;
             lock(&self.ring).reserve().map_err(|Corrupt| protocol(&self.connection, what))
         })
     }

@@ -410,10 +410,10 @@ fn what_no_importer_says_ends_its_leases() {
             assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
             let stream = world.new_stream();
             let buffer = pool.allocate(1000, &stream).unwrap();
-            // What is handed over in between goes back, too.
+            // What is handed over in between goes back, too. Whoever hands over hears what the peer did.
             eventually(what, || match exporter.hand_over(&buffer, &stream, LIMIT) {
                 Ok(_) => false,
-                Err(error) => error.is_gone() || matches!(error, Error::Broken),
+                Err(error) => matches!(error, Error::Protocol { .. }),
             });
             eventually(what, || exporter.leases() == 0);
         }

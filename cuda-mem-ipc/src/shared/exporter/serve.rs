@@ -99,7 +99,7 @@ impl ExportLink {
                 wire::Message::LetGo { segment: wire::ALL } if descriptors.is_empty() => {
                     // Nobody tells it of another one behind this.
                     let _announced = lock(&self.announced);
-                    self.is_closing.store(true, Ordering::Release);
+                    let _ = self.ended.set(Error::Closed { doing: "handing over" });
                     drop_in_background(std::mem::take(&mut *lock(&self.slabs)));
                 }
                 wire::Message::LetGo { segment } if descriptors.is_empty() => {
@@ -128,8 +128,10 @@ impl Watched for ExportLink {
         let (heard, mut ended) = (self.take_messages(), Vec::new());
         let taken = self.take_releases(&mut ended).and(heard);
         Arc::clone(&self).let_go(ended);
-        if taken.as_ref().is_err_and(|error| !error.is_the_system_s()) {
-            self.is_closing.store(true, Ordering::Release);
+        if let Err(error) = &taken
+            && !error.is_the_system_s()
+        {
+            let _ = self.ended.set(error.clone());
             // Long before the leases end: a peer that lives reads nothing then of what is written anew.
             self.words.give_up();
             return taken;
@@ -173,7 +175,7 @@ impl Watched for ExportLink {
     }
 
     fn end(self: Arc<Self>) {
-        self.is_closing.store(true, Ordering::Release);
+        let _ = self.ended.set(Error::PeerExited { pid: self.connection.peer().pid() });
         // First, so that whoever gets the memory next does not wait for the dead.
         self.words.end();
         let held = {
