@@ -143,7 +143,7 @@ impl Exporter {
     ) -> Result<u64> {
         refuse_forked()?;
         let (share, link, deadline) = (buffer.into(), &self.link, deadline.into());
-        link.expect_open()?;
+        link.expect_open("handing over")?;
         link.driver.expect_same(stream.context().driver(), "the stream")?;
         link.driver.expect_same(share.driver, "the buffer")?;
         // First: a reader that sleeps takes longer to wake up than everything else, and looks for the entry for a while.
@@ -171,7 +171,7 @@ impl Exporter {
     /// One that [is gone](Error::is_gone) if the receiver is; [`Error::Protocol`] or [`Error::Wire`], which say what it did wrong.
     pub fn attach(&self, pool: &SharedPool) -> Result<()> {
         refuse_forked()?;
-        self.link.expect_open()?;
+        self.link.expect_open("attaching a pool")?;
         self.link.driver.expect_same(pool.pool.context.driver(), "the pool")?;
         pool.attach(&self.link);
         Ok(())
@@ -189,7 +189,7 @@ impl Exporter {
     pub fn announce(&self, buffer: impl Into<Share>) -> Result<bool> {
         refuse_forked()?;
         let share = buffer.into();
-        self.link.expect_open()?;
+        self.link.expect_open("announcing a segment")?;
         self.link.driver.expect_same(share.driver, "the buffer")?;
         share.segment.with_handles(|handles| self.link.announce_ahead(&share.segment.info, handles))
     }
@@ -215,8 +215,11 @@ impl Exporter {
 
 impl ExportLink {
     /// Refuses once the importer has closed its end or broken the protocol, as far as was heard.
-    fn expect_open(&self) -> Result<()> {
-        self.ended.get().cloned().map_or(Ok(()), Err)
+    fn expect_open(&self, doing: &'static str) -> Result<()> {
+        match self.ended.get() {
+            Some(Error::Closed { .. }) => Err(Error::Closed { doing }),
+            ended => ended.cloned().map_or(Ok(()), Err),
+        }
     }
 
     /// Tells the importer of a segment before a buffer of it, once. While it waits for room it has no lock that the reaper takes.
@@ -230,7 +233,7 @@ impl ExportLink {
         segment.with_handles(|handles| {
             until(deadline, "the peer could be told of the segment", || {
                 let mut announced = lock(&self.announced);
-                self.expect_open()?;
+                self.expect_open("handing over")?;
                 Ok(is_known(&mut announced) || self.tell(&mut announced, &segment.info, None, handles)?)
             })
         })
@@ -292,7 +295,7 @@ impl ExportLink {
     fn reserve(&self, deadline: Deadline) -> Result<()> {
         until(deadline, "the peer had taken enough buffers for another one", || {
             let what = "it has taken more from the ring than there was";
-            self.expect_open()?;
+            self.expect_open("handing over")?;
             lock(&self.ring).reserve().map_err(|Corrupt| protocol(&self.connection, what))
         })
     }

@@ -423,6 +423,30 @@ fn what_no_importer_says_ends_its_leases() {
 }
 
 #[test]
+fn an_exporter_whose_peer_has_closed_says_what_it_cannot_do() {
+    let world = World::new();
+    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+    let (exporter, hostile, _words) = exporter(&world, &pool);
+    let stream = world.new_stream();
+    let buffer = pool.allocate(1000, &stream).unwrap();
+    drop(hostile);
+    let mut refused = [None, None, None];
+    eventually("all three are refused", || {
+        refused = [
+            exporter.attach(&pool).err(),
+            exporter.announce(&buffer).err(),
+            exporter.hand_over(&buffer, &stream, LIMIT).err(),
+        ];
+        refused.iter().all(Option::is_some)
+    });
+    for (error, what) in
+        refused.iter().flatten().zip(["attaching a pool", "announcing a segment", "handing over"])
+    {
+        assert!(matches!(error, Error::Closed { doing } if *doing == what), "{what}: {error:?}");
+    }
+}
+
+#[test]
 fn what_no_importer_writes_into_the_ring_ends_its_leases() {
     // Each has a grace of half a second, in which other tests go on.
     pair::play_beside(test_name!(), &[], |_| {

@@ -128,9 +128,7 @@ impl Watched for ExportLink {
         let (heard, mut ended) = (self.take_messages(), Vec::new());
         let taken = self.take_releases(&mut ended).and(heard);
         Arc::clone(&self).let_go(ended);
-        if let Err(error) = &taken
-            && !error.is_the_system_s()
-        {
+        if let Some(error) = taken.as_ref().err().filter(|error| !error.is_the_system_s()) {
             let _ = self.ended.set(error.clone());
             // Long before the leases end: a peer that lives reads nothing then of what is written anew.
             self.words.give_up();
