@@ -162,16 +162,15 @@ fn mebibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
 
     #[test]
     fn a_folder_is_carried_with_its_files() {
-        let scratch = Scratch::new("bundle").unwrap();
-        let source = scratch.join("source");
+        let scratch = tempfile::tempdir().unwrap();
+        let source = scratch.path().join("source");
         fs::create_dir_all(source.join("__pycache__")).unwrap();
         fs::write(source.join("b.py"), "bb").unwrap();
         fs::write(source.join("a.cpp"), "a").unwrap();
-        let target = scratch.join("bundle");
+        let target = scratch.path().join("bundle");
         let mut bundle = Bundle::create(&target).unwrap();
         bundle.add_folder(&source, "peers").unwrap();
         assert_eq!(bundle.files, [("peers/a.cpp".to_owned(), 1), ("peers/b.py".to_owned(), 2)]);

@@ -192,15 +192,15 @@ fn dependencies(steps: &mut Steps, root: &Path, tools: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
 
     #[test]
     fn digests_are_of_names_and_contents() {
         let written = |name: &str, text: &str| {
-            let folder = Scratch::new("digests").unwrap();
+            let scratch = tempfile::tempdir().unwrap();
+            let folder = scratch.path();
             fs::create_dir_all(folder.join("in/deep")).unwrap();
             fs::write(folder.join("in/deep").join(name), text).unwrap();
-            digests(&folder, &["in"]).unwrap()
+            digests(folder, &["in"]).unwrap()
         };
         let first = written("a", "1");
         assert_eq!(first.lines().count(), 1);

@@ -31,7 +31,6 @@ mod replay;
 mod report;
 #[cfg(any(feature = "replay", feature = "report"))]
 mod same_file;
-mod scratch;
 #[cfg(test)]
 mod soundness;
 mod steps;

@@ -53,11 +53,11 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::scratch::Scratch;
 
     #[test]
     fn a_program_comes_back_and_runs() {
-        let folder = Scratch::new("packed").unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path();
         let (source, target) = (folder.join("source"), folder.join("program"));
         fs::write(&source, format!("#!/bin/sh\nexit 7\n{}", "# much the same\n".repeat(1000))).unwrap();
         let bytes = pack(&source, &target).unwrap();

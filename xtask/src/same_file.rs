@@ -19,12 +19,12 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::scratch::Scratch;
 
     #[test]
     fn what_is_read_is_not_written_to_by_any_name() {
-        let folder = Scratch::new("same-file").unwrap();
-        let [read, other, soft, hard] = ["read", "other", "soft", "hard"].map(|name| folder.join(name));
+        let folder = tempfile::tempdir().unwrap();
+        let [read, other, soft, hard] =
+            ["read", "other", "soft", "hard"].map(|name| folder.path().join(name));
         fs::write(&read, "recorded").unwrap();
         refuse(&read, &other, "--out").unwrap();
         fs::write(&other, "").unwrap();

@@ -7,8 +7,6 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::scratch::Scratch;
-
 const CRATE: &str = "cuda-mem-sys";
 
 /// What a copy consists of.
@@ -27,15 +25,16 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     println!("copied {files} files to {}", folder.display());
 
     // Elsewhere, so that neither a workspace around the folder nor a lock file takes part, and the copy stays clean.
-    let alone = Scratch::new("vendor")?;
+    let scratch = tempfile::tempdir()?;
+    let alone = scratch.path();
     for part in PARTS {
         copy(&folder.join(part), &alone.join(part))?;
     }
     fs::copy(root.join("Cargo.lock"), alone.join("Cargo.lock"))?;
-    cargo(&alone, &["build", "--quiet"])?;
+    cargo(alone, &["build", "--quiet"])?;
     println!("it builds alone");
 
-    let dependencies = dependencies(&alone)?;
+    let dependencies = dependencies(alone)?;
     ensure!(
         dependencies.direct == ["libloading"],
         "its only dependency should be libloading; it has {}",
@@ -126,9 +125,9 @@ mod tests {
 
     #[test]
     fn a_folder_in_use_is_left_alone() {
-        let scratch = Scratch::new("vendor").unwrap();
-        fs::write(scratch.join("mine"), "").unwrap();
-        let error = run(Path::new("."), &scratch).unwrap_err().to_string();
+        let scratch = tempfile::tempdir().unwrap();
+        fs::write(scratch.path().join("mine"), "").unwrap();
+        let error = run(Path::new("."), scratch.path()).unwrap_err().to_string();
         assert!(error.ends_with("is not empty"), "{error}");
     }
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
 
 use super::suite::Kind;
-use crate::scratch::Scratch;
 
 /// Where PyTorch has its headers and libraries, as arguments of a C++ compiler, one a line.
 const TORCH_FLAGS: &str = "
@@ -44,7 +44,7 @@ pub(crate) struct Launcher<'a> {
     /// The program over RMM, or why there is none.
     rmm: Result<PathBuf, String>,
     /// Holds what is compiled; removed at the end.
-    scratch: Scratch,
+    scratch: TempDir,
 }
 
 impl<'a> Launcher<'a> {
@@ -54,7 +54,7 @@ impl<'a> Launcher<'a> {
         on_gpu: bool,
         rmm: Result<PathBuf, String>,
     ) -> Result<Self> {
-        Ok(Self { ours, peers, on_gpu, rmm, scratch: Scratch::new("bench")? })
+        Ok(Self { ours, peers, on_gpu, rmm, scratch: tempfile::tempdir()? })
     }
 
     /// The command of a program, or why it cannot run here.
@@ -108,7 +108,7 @@ impl<'a> Launcher<'a> {
         };
         ensure!(flags.status.success(), "PyTorch names no headers: {}", complaint(&flags.stderr));
         let flags = String::from_utf8(flags.stdout).context("folders that are no text")?;
-        let result = self.scratch.join(source.file_name().context("a source without a name")?);
+        let result = self.scratch.path().join(source.file_name().context("a source without a name")?);
         let result = result.with_extension(extension);
         let compile = |compiler: &str| {
             let mut command = Command::new(compiler);

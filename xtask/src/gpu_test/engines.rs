@@ -109,16 +109,16 @@ fn of_python(package: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
 
     #[test]
     fn a_library_is_there_by_its_path_or_its_folder() {
-        let folder = Scratch::new("library").unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path();
         let file = folder.join("libx.so.1");
-        assert_eq!(there(&folder, "libx.so.1"), None);
+        assert_eq!(there(folder, "libx.so.1"), None);
         assert_eq!(there(&file, "libx.so.1"), None);
         std::fs::write(&file, []).unwrap();
-        assert_eq!(there(&folder, "libx.so.1"), Some(file.clone()));
+        assert_eq!(there(folder, "libx.so.1"), Some(file.clone()));
         assert_eq!(there(&file, "liby.so.1"), Some(file));
     }
 

@@ -19,7 +19,6 @@ use super::plan::Plan;
 use super::play::Outcome;
 use super::report::{self, Row};
 use super::setting::{Allocator, Backend, Setting, choose};
-use crate::scratch::Scratch;
 
 const PAGE: u64 = 2 << 20;
 
@@ -226,10 +225,10 @@ fn run(words: &[&str]) -> Result<bool> {
 
 #[test]
 fn the_command_writes_a_log_that_it_accepts_again() {
-    let scratch = Scratch::new("replay").unwrap();
-    let plain = scratch.join("small.csv");
+    let scratch = tempfile::tempdir().unwrap();
+    let plain = scratch.path().join("small.csv");
     std::fs::write(&plain, "op,id,size,stream\na,0,1000,0\na,1,2000,1\nf,0,,0\n").unwrap();
-    let (plain, log) = (plain.to_str().unwrap(), scratch.join("log.gz"));
+    let (plain, log) = (plain.to_str().unwrap(), scratch.path().join("log.gz"));
     let log = log.to_str().unwrap();
     assert!(run(&[plain, "--allocator", "native", "--calls", log, "--json"]).unwrap());
     assert!(run(&["--check-calls", log, "--trace", plain, "--lag", "0"]).unwrap());
