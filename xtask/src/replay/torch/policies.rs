@@ -102,7 +102,7 @@ impl Expandable {
 }
 
 impl Policy for Expandable {
-    /// Of those that fit, the one whose growth is worth least: on while the next could become less.
+    /// Goes on to the next larger block as long as that one could grow to less than the one before.
     fn choose(cache: &Cache, pool: Pool, best: usize) -> usize {
         let potential = |number: usize| {
             let block = cache.block(number);
